@@ -7,6 +7,7 @@ from pathlib import Path
 
 from streaming_source.api import Option, OptionSet
 from streaming_source.connectors.datagen import DataGeneratorSource
+from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.exceptions import OptionError
@@ -23,6 +24,7 @@ _SECTIONS = (
     ("The frame", "Of every format; keywords of `from_source`: `max_rows_per_trigger`.", FRAME_OPTIONS),
     ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
+    ("`aligned_delta`", "See [Tables](tables.md).", DeltaSource.options()),
     ("`aligned_kafka`", "See [Kafka](kafka.md).", KAFKA_OPTIONS),
     ("`aligned_datagen`", "", DataGeneratorSource.options()),
 )

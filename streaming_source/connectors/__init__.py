@@ -6,14 +6,18 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["DataGeneratorSource", "FileSource", "KafkaSource"]
+__all__ = ["DataGeneratorSource", "DeltaSource", "FileSource", "KafkaSource"]
 
 if TYPE_CHECKING:
     from streaming_source.connectors.datagen import DataGeneratorSource
+    from streaming_source.connectors.delta import DeltaSource
     from streaming_source.connectors.files import FileSource
     from streaming_source.connectors.kafka import KafkaSource
 
-_MODULES = {"DataGeneratorSource": "datagen", "FileSource": "files", "KafkaSource": "kafka"}
+_MODULES = {"DataGeneratorSource": "datagen", "DeltaSource": "delta", "FileSource": "files", "KafkaSource": "kafka"}
+
+_EXTRAS = {"confluent_kafka": ("confluent-kafka", "kafka"), "deltalake": ("deltalake", "delta")}
+"""Module of a client library -> its distribution, and the extra that brings it."""
 
 
 def __getattr__(name: str) -> Any:
@@ -22,10 +26,11 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name != "confluent_kafka":
+        if error.name not in _EXTRAS:
             raise
+        library, extra = _EXTRAS[error.name]
         raise ModuleNotFoundError(
-            f"{name} needs confluent-kafka: install spark-watermark-alignment[kafka]", name=error.name
+            f"{name} needs {library}: install spark-watermark-alignment[{extra}]", name=error.name
         ) from None
 
 

@@ -16,9 +16,19 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, Int64Array
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["NO_BLOCKS", "Block", "DataFile", "FileBlocks", "FileRows", "Place", "StoredFile"]
+__all__ = [
+    "NO_BLOCKS",
+    "Block",
+    "DataFile",
+    "DeletedRows",
+    "FileBlocks",
+    "FileRows",
+    "Place",
+    "StoredColumn",
+    "StoredFile",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +37,51 @@ class DataFile:
 
     `path` is that in its file system. `given` are the columns whose values the connector knows, so that they are not
     read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
-    file, in the type of the query's column.
+    file, in the type of the query's column. Of the rows `deleted` readers see none; their numbers stay. `stored` are
+    the columns under the query's names where the file has them under others; None where it has them under the same.
     """
 
     path: str
     given: Mapping[str, pa.Scalar] = field(default_factory=dict, compare=False)
+    deleted: DeletedRows | None = field(default=None, compare=False)
+    stored: Mapping[str, StoredColumn] | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRows:
+    """Rows of a file that its table has deleted: a bit for each row, the first in the highest bit of a byte.
+
+    Rows behind the last bit are not deleted.
+    """
+
+    bits: bytes
+
+    @staticmethod
+    def of_rows(rows: Int64Array) -> DeletedRows:
+        """Make them of the numbers of rows, in any order. O(the highest of them)."""
+        deleted = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
+        deleted[rows] = True
+        return DeletedRows(np.packbits(deleted).tobytes())
+
+    def among(self, first: int, count: int) -> BoolArray:
+        """Return which of `count` rows from number `first` on are deleted, `bool[count]`. O(count)."""
+        begin = first // 8
+        packed = np.frombuffer(self.bits, np.uint8)[begin : -(-(first + count) // 8)]
+        known = np.unpackbits(packed)[first - 8 * begin :][:count].view(np.bool_)
+        return np.pad(known, (0, count - known.size))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """Where a file has a column: by the id of its field if that is given, else by its name in the file.
+
+    `inner` are the fields in it, by the query's names: those of a struct, `element` of a list, `key` and `value` of a
+    map. What is not in it has the same name in the file.
+    """
+
+    name: str
+    field_id: int | None = None
+    inner: Mapping[str, StoredColumn] = field(default_factory=dict)
 
 
 class Place(NamedTuple):

@@ -69,6 +69,7 @@ __all__ = [
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
+    "aligned_delta": "DeltaSource",
     "aligned_files": "FileSource",
     "aligned_kafka": "KafkaSource",
 }

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.backlog import Backlog, FilesInWork, WaitingFile, order_key
+from streaming_source.connectors.files.backlog import Backlog, WaitingFile, order_key
 from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.finished import Known, MarkSet, marks_of
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.data_files.file import FileBlocks
+from streaming_source.data_files.turns import FilesInWork
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
 PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)

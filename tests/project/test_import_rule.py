@@ -135,7 +135,8 @@ def is_allowed(module: Module, found: Import) -> bool:
         return within(target, *known, *own) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
         shared = ("alignment", "streaming_source.api", "streaming_source.data_files", "streaming_source.exceptions")
-        own = (*shared, connector)
+        # What all formats of tables share is no connector by itself.
+        own = (*shared, "streaming_source.connectors.tables", connector)
         return within(target, *own) or not within(target, *PACKAGES)
     if module.name == "streaming_source.connectors":
         return within(target, "streaming_source.connectors")

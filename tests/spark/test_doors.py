@@ -61,12 +61,13 @@ def test_a_format_that_spark_finds_is_not_registered_over_it(
 def test_what_spark_imports_to_find_them_is_next_to_nothing() -> None:
     program = (
         "import sys, pyspark.sql.worker.lookup_data_sources; before = {*sys.modules};"
-        "import pyspark_aligned_datagen, pyspark_aligned_files, pyspark_aligned_kafka; print(*{*sys.modules} - before)"
+        "import pyspark_aligned_datagen, pyspark_aligned_delta, pyspark_aligned_files, pyspark_aligned_kafka;"
+        "print(*{*sys.modules} - before)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     # Not numpy, pyarrow or `alignment`, which could be missing, too old or another project's.
     assert {*done.stdout.split()} == {
-        *(f"pyspark_aligned_{name}" for name in ("datagen", "files", "kafka")),
+        *(f"pyspark_aligned_{name}" for name in ("datagen", "delta", "files", "kafka")),
         *("streaming_source", "streaming_source.spark", "streaming_source.spark.format_class"),
     }
 

@@ -98,7 +98,7 @@ def test_the_schema_of_read_stream_is_the_data_schema(spark: SparkSession, tmp_p
 
 
 def test_read_stream_says_what_it_does_not_take(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="format 'parquet': read_stream reads aligned_datagen, aligned_files"):
+    with pytest.raises(OptionError, match="format 'parquet': read_stream reads aligned_datagen, aligned_delta"):
         read_stream(spark).format("parquet")
     with pytest.raises(OptionError, match="option watermarkRows: read_stream gives the exact watermark without it"):
         read_stream(spark).option("watermarkrows", True)
@@ -168,7 +168,7 @@ def test_with_exact_watermark_on_what_has_none(spark: SparkSession, batch: Loade
     with pytest.raises(OptionError, match=r"needs a frame of aligned_datagen, .* this one is of rate"):
         with_exact_watermark(spark.readStream.format("rate").load())
     files = spark.readStream.schema("ts timestamp").parquet(str(tmp_path / "a"))
-    with pytest.raises(OptionError, match="needs a frame of aligned_datagen, aligned_files"):
+    with pytest.raises(OptionError, match="needs a frame of aligned_datagen, aligned_delta, aligned_files"):
         with_exact_watermark(files)
 
 

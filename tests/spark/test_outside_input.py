@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streaming_source.connectors.datagen import DataGeneratorSource
+from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
@@ -71,11 +72,13 @@ def test_any_change_in_an_offset_gives_an_offset_or_is_refused(offset: dict[str,
 
 
 KINDS = {
+    "aligned_delta": DeltaSource.options(),
     "aligned_files": FileSource.options(),
     "aligned_datagen": DataGeneratorSource.options(),
     "aligned_kafka": KAFKA_OPTIONS,
 }
 REQUIRED = {
+    "aligned_delta": {"path": "/data/in", "eventTimeColumn": "t"},
     "aligned_files": {"path": "/data/in", "eventTimeColumn": "t"},
     "aligned_datagen": {},
     "aligned_kafka": {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "orders"},

@@ -1,11 +1,9 @@
-"""Files that wait for their turn, and those that were begun and are not read to their ends."""
+"""Files that wait for their turn."""
 
 from __future__ import annotations
 
-import logging
 import pickle
 import struct
-from collections import UserDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -19,12 +17,7 @@ from streaming_source.connectors.files.finished import order_key
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.data_files.file import FileBlocks
 
-__all__ = ["Backlog", "FilesInWork", "WaitingFile"]
-
-_log = logging.getLogger(__name__)
-
-_BYTES_BESIDE_PATH: Final = 72
-_LARGE_BYTES: Final = 56 * 1024
+__all__ = ["Backlog", "WaitingFile"]
 
 _KEY: Final = struct.Struct(">?Q")
 _TO_UNSIGNED: Final = 2**63
@@ -132,44 +125,3 @@ class Backlog:
         count = self._modified[span] = self._modified.get(span, 0) + change
         if not count:
             del self._modified[span]
-
-
-class FilesInWork(UserDict[str, ListedFile]):
-    """Files by their splits, as long as they are in work.
-
-    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. The limit
-    is soft: where nothing could be read otherwise, more files are taken in, which is logged once.
-    """
-
-    def __init__(self, max_files: int, max_bytes: int) -> None:
-        super().__init__()
-        self._max_files = max_files
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._warned = False
-
-    def has_room(self, taken: int) -> bool:
-        """Return whether there is room for one more file after so many others."""
-        n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
-        return len(self) + taken < self._max_files and n_bytes < self._max_bytes
-
-    def __setitem__(self, split_id: str, file: ListedFile) -> None:
-        super().__setitem__(split_id, file)
-        self._bytes += _bytes_of(split_id)
-        if self._bytes > _LARGE_BYTES and not self._warned:
-            self._warned = True
-            _log.warning(
-                "%d files are in work at once, some %d KiB of the offset: their event times overlap, so that none can "
-                "be read to its end before the others begin. Larger files, or fewer that span the same time, make it "
-                "small again",
-                len(self),
-                self._bytes >> 10,
-            )
-
-    def __delitem__(self, split_id: str) -> None:
-        super().__delitem__(split_id)
-        self._bytes -= _bytes_of(split_id)
-
-
-def _bytes_of(split_id: str) -> int:
-    return len(split_id.encode()) + _BYTES_BESIDE_PATH

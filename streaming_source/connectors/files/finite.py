@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.backlog import Backlog, FilesInWork, WaitingFile
+from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder, FilesCheckpoint, OrderKey
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
@@ -25,18 +25,13 @@ from streaming_source.connectors.files.listing import ListedDirectory, ListedFil
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
+from streaming_source.data_files.turns import BYTES_IN_WORK, FILES_IN_WORK, FilesInWork, next_files
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
 
 RECENT_FILES: Final = 1024
 """How many finished files an offset remembers where files are read in the order of names or modification times."""
-
-FILES_IN_WORK: Final = 500
-"""Files in work at once; more only where nothing could be read without them."""
-
-BYTES_IN_WORK: Final = 40 * 1024
-"""What the splits in work may add to an offset: where paths are long there are fewer of them."""
 
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
@@ -172,7 +167,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 "at most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
-        self._files = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
+        self._files: FilesInWork[ListedFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._left_out: set[str] = set()
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
@@ -273,18 +268,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         return begun > 0
 
     def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
-        """Take the files that begin now, as many as there is room for.
-
-        Where nothing can be read before another one begins (`is_blocked`), some begin without room: an eighth of those
-        in work, so that the next ones do not take a micro-batch each; one where the user's limits allow no more.
-        """
-        taken = 0
-        beyond = 1 if is_blocked else 0
-        if is_blocked and self._may_begin():
-            beyond = max(1, len(self._files) // 8)
-        while len(self._backlog) and ((self._files.has_room(taken) and self._may_begin()) or taken < beyond):
-            waiting = self._backlog.pop()
-            taken += 1
+        """Take the files that begin now, and count them; see `next_files`."""
+        for waiting in next_files(self._backlog, self._files, is_blocked=is_blocked, may_begin=self._may_begin):
             self._begun_files += 1
             self._begun_bytes += waiting.file.size
             yield waiting

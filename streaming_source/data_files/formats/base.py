@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
 from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.data_files.evolution import with_given
@@ -129,8 +129,12 @@ class FileFormat(ABC):
         """
         with self._opened(rows.file, rows.file.own(schema)) as source:
             for chunk, batch, dropped in _decoded(source, rows, schema):
+                deleted = _deleted(rows.file, chunk)
                 if dropped is not None:
-                    yield from _without(dropped, batch, chunk, rows.file.path)
+                    _log_dropped(dropped, chunk, rows.file.path)
+                    deleted = dropped if deleted is None else dropped | deleted
+                if deleted is not None:
+                    yield from _without(deleted, batch, chunk)
                     continue
                 for begin in range(0, chunk.rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), chunk.first + begin)
@@ -150,7 +154,10 @@ def _times(
         schema = pa.schema([field for field in schema if field.name in needed])
     for chunk, batch, _ in _decoded(source, rows, schema):
         try:
-            yield assigner.extract(batch, None).values, chunk.at
+            times = assigner.extract(batch, None).values
+            if (deleted := _deleted(rows.file, chunk)) is not None:
+                times = np.where(deleted, NO_TIMESTAMP, times)
+            yield times, chunk.at
         except pa.ArrowException as error:
             path = rows.file.path
             raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None
@@ -181,12 +188,24 @@ def _decoded(
         )
 
 
-def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str) -> Iterator[RecordBlock]:
+def _deleted(file: StoredFile, chunk: Chunk) -> BoolArray | None:
+    """Which rows of a chunk the table has deleted; None if none of them."""
+    if file.file.deleted is None:
+        return None
+    deleted = file.file.deleted.among(chunk.first, chunk.rows)
+    return deleted if deleted.any() else None
+
+
+def _log_dropped(dropped: BoolArray, chunk: Chunk, path: str) -> None:
     _log.warning(
         "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
         path,
         *(dropped.sum(), chunk.first, chunk.first + chunk.rows - 1, chunk.first + int(np.argmax(dropped))),
     )
+
+
+def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[RecordBlock]:
     kept = np.flatnonzero(~dropped)
-    if kept.size:
-        yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)
+    for begin in range(0, kept.size, BATCH_ROWS):
+        part = kept[begin : begin + BATCH_ROWS]
+        yield RecordBlock(batch.take(pa.array(part)), part + chunk.first)

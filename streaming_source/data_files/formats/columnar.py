@@ -21,6 +21,7 @@ from streaming_source.data_files.evolution import check_columns, check_distinct,
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
 from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
+from streaming_source.data_files.stored_names import StoredNames
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
@@ -199,18 +200,21 @@ class ParquetFormat(_ColumnarFormat):
     has_statistics: ClassVar[bool] = True
 
     def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
-        return _ParquetFile(file.path, stream, is_local=file.filesystem.type_name == "local")
+        return _ParquetFile(file, stream, is_local=file.filesystem.type_name == "local")
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         blocks: list[Block] = []
+        deleted = file.file.deleted
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
             column = None if indexing == "scan" else parquet.statistics_column(assigner, file.file.given)
             for group, first, count in parquet.groups:
-                bounds = parquet.bounds(group, column, assigner)
+                # A deleted row may have been the latest, and watermarks are made of that.
+                is_whole = deleted is None or not deleted.among(first, count).any()
+                bounds = parquet.bounds(group, column, assigner) if is_whole else None
                 if bounds is not None:
                     blocks.append(Block(count, *bounds, group))
-                elif indexing == "statistics":
+                elif indexing == "statistics" and is_whole:
                     raise MalformedDataError(
                         f"{file.path}: row group {group} has no statistics of the event time; "
                         "option indexing = auto reads the column where they are missing"
@@ -230,12 +234,13 @@ class _RowGroup(NamedTuple):
 class _ParquetFile(_ColumnarFile):
     """An open file, in whose footer the row groups make up its rows."""
 
-    def __init__(self, path: str, stream: pa.NativeFile, *, is_local: bool) -> None:
+    def __init__(self, file: StoredFile, stream: pa.NativeFile, *, is_local: bool) -> None:
         # A store is sent few requests, for what is stored of a whole row group. A disk need not be: that would be held.
         self._file = pq.ParquetFile(stream, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0)
         self._size = stream.size()
         self._footer = self._file.metadata
-        super().__init__(path, "parquet", self._in_utc(self._file.schema_arrow))
+        schema, self._names = self._in_utc(self._file.schema_arrow), StoredNames.of(file.file.stored)
+        super().__init__(file.path, "parquet", self._names.known_as(schema))
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
@@ -264,8 +269,8 @@ class _ParquetFile(_ColumnarFile):
         name = assigner.statistics_column
         if name is None or top_level_column(name, given) in given:
             return None
-        columns = self._footer.schema
-        return next((i for i in range(len(columns)) if columns.column(i).path == name), None)
+        columns, stored = self._footer.schema, self._names.path_in(self._file.schema_arrow, name)
+        return next((i for i in range(len(columns)) if columns.column(i).path == stored), None)
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
         """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack."""
@@ -304,7 +309,8 @@ class _ParquetFile(_ColumnarFile):
         return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
+        stored = self._names.stored_as(self._file.schema_arrow, columns)
+        for batch in map(self._names.renamed, self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=stored)):
             schema = pa.schema([self.schema.field(name) for name in batch.schema.names])
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
 

@@ -1,0 +1,159 @@
+"""The columns of a Delta table: their names in its files, the values of its partitions, and what a commit changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Schema
+
+from streaming_source.data_files.file import StoredColumn
+from streaming_source.exceptions import MalformedDataError, SchemaError
+
+__all__ = ["DeltaColumns", "check_change"]
+
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
+_MODE: Final = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True)
+class DeltaColumns:
+    """The columns of one version.
+
+    `schema_json` is the schema as the log has it, `partition_columns` are those in the names of directories,
+    `configuration` the table's properties.
+    """
+
+    schema_json: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def of_action(metadata: Mapping[str, Any]) -> DeltaColumns:
+        """Take them from a `metaData` action of the log."""
+        configuration = tuple(sorted((metadata.get("configuration") or {}).items()))
+        return DeltaColumns(metadata["schemaString"], tuple(metadata.get("partitionColumns") or ()), configuration)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """In Arrow's types, under the names that users see."""
+        return pa.schema([_bare(field) for field in pa.schema(Schema.from_json(self.schema_json))])
+
+    @cached_property
+    def _fields(self) -> list[dict[str, Any]]:
+        fields: list[dict[str, Any]] = json.loads(self.schema_json)["fields"]
+        return fields
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether files have the columns under other names."""
+        return dict(self.configuration).get(_MODE, "none") != "none"
+
+    @cached_property
+    def stored(self) -> dict[str, StoredColumn] | None:
+        """Where files have the columns, nested ones too; None where they have them under the same names."""
+        if not self.is_mapped:
+            return None
+        return {field["name"]: _stored(field) for field in self._fields}
+
+    def physical(self, path: Sequence[str]) -> list[str]:
+        """Return a path through structs by its names in files and statistics."""
+        columns: Mapping[str, StoredColumn] = self.stored or {}
+        found = []
+        for name in path:
+            column = columns.get(name)
+            found.append(name if column is None else column.name)
+            columns = {} if column is None else column.inner
+        return found
+
+    def by_physical_name(self) -> dict[str, tuple[str, pa.DataType]]:
+        """Name in files -> name that users see, and type: of the columns at the top."""
+        return {self.physical([field.name])[0]: (field.name, field.type) for field in self.schema}
+
+    # ---- partition values --------------------------------------------------------------------------------------------
+
+    def given(self, values: Mapping[str, str | None], path: str) -> dict[str, pa.Scalar]:
+        """Return the columns of a partition by their names for users, from the texts in the log."""
+        return {
+            name: self._value(name, values.get(self.physical([name])[0], values.get(name)), path)
+            for name in self.partition_columns
+        }
+
+    def _value(self, name: str, text: str | None, path: str) -> pa.Scalar:
+        return _from_texts(pa.array([text], pa.string()), self.schema.field(name).type, name, path)[0]
+
+
+def _from_texts(texts: pa.Array, kind: pa.DataType, name: str, path: str) -> pa.Array:
+    """Values of partitions, as the protocol writes them: an empty text is null."""
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)
+    try:
+        if pa.types.is_timestamp(kind):
+            return _times(texts, kind)
+        return texts.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise MalformedDataError(
+            f"{unquote(path)}: the value of the partition column {name!r} is no {kind}: {error}; correct the table"
+        ) from None
+
+
+def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    # `2024-01-31 10:00:00[.ffffff]`, or ISO-8601 with a Z; without a zone it is UTC.
+    plain = pc.replace_substring_regex(texts, r"(?i)(Z|\+00:?00)$", "")
+    return plain.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", kind.tz))
+
+
+def _bare(field: pa.Field) -> pa.Field:
+    """A field without what the log keeps beside it."""
+    kind, types = field.type, pa.types
+    if types.is_struct(kind):
+        kind = pa.struct([_bare(inner) for inner in kind])
+    elif types.is_list(kind):
+        kind = pa.list_(_bare(kind.value_field))
+    elif types.is_map(kind):
+        kind = pa.map_(_bare(kind.key_field), _bare(kind.item_field))
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _stored(field: Mapping[str, Any]) -> StoredColumn:
+    metadata = field.get("metadata") or {}
+    return StoredColumn(metadata.get(_PHYSICAL, field["name"]), inner=dict(_inner(field["type"])))
+
+
+def _inner(kind: Any) -> Iterator[tuple[str, StoredColumn]]:
+    if not isinstance(kind, dict):
+        return
+    if kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield field["name"], _stored(field)
+    elif kind["type"] == "array":
+        yield "element", StoredColumn("element", inner=dict(_inner(kind["elementType"])))
+    elif kind["type"] == "map":
+        yield "key", StoredColumn("key", inner=dict(_inner(kind["keyType"])))
+        yield "value", StoredColumn("value", inner=dict(_inner(kind["valueType"])))
+
+
+def check_change(title: str, version: int, before: DeltaColumns, now: DeltaColumns, read: Sequence[str]) -> None:
+    """Raise a `SchemaError` where a commit drops a column that a query reads, or gives it another type.
+
+    A column that was only renamed keeps its name in the files, and is read under the name that the query knows.
+    """
+    found = now.by_physical_name()
+    for physical, (name, kind) in before.by_physical_name().items():
+        if name not in read:
+            continue
+        if physical not in found:
+            raise SchemaError(
+                f"{title}, version {version}, has no column {name!r} any more, which the query reads. Start the query "
+                "again without it, or with a new checkpointLocation where its state depends on it"
+            )
+        if found[physical][1] != kind:
+            raise SchemaError(
+                f"{title}, version {version}, has column {name!r} as {found[physical][1]}, and the query reads it as "
+                f"{kind}. Start the query again: it then reads it as the table has it now"
+            )

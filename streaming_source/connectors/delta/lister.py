@@ -1,0 +1,413 @@
+"""Lists the files of a Delta table: of a version by `deltalake`, of the commits after it by their log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import posixpath
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+from pyarrow import fs
+
+from alignment.timestamps import TimestampAssigner
+from streaming_source.connectors.delta.columns import DeltaColumns, check_change
+from streaming_source.connectors.delta.commits import Commit, checkpoint_version, read_commit
+from streaming_source.connectors.delta.protocol import check_protocol
+from streaming_source.connectors.tables.lister import FILES, Beginning, Commits
+from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+from streaming_source.data_files.file import DataFile, DeletedRows
+from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
+
+__all__ = ["DeltaLister", "DeltaRules"]
+
+_log = logging.getLogger(__name__)
+
+_TRUNCATED_US: Final = 999
+"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
+
+_RETENTION_MS: Final = 7 * 24 * 3_600_000
+"""How long a removed file stays, where the table does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRules:
+    """What the user decides of commits: which that take rows away are passed over, and what new columns do."""
+
+    ignore_deletes: bool = False
+    skip_change_commits: bool = False
+    schema_evolution: str = "ignore"
+
+
+class DeltaLister:
+    """A Delta table, as `TableLister`.
+
+    Parameters
+    ----------
+    title
+        The table in messages.
+    filesystem, root
+        Where it is.
+    open_table
+        Loads a version by `deltalake`; the newest one for None.
+    begin
+        Where a fresh stream begins, given the newest version.
+    schema, assigner
+        The columns that the query reads, and where its event times are.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        filesystem: fs.FileSystem,
+        root: str,
+        open_table: Callable[[int | None], deltalake.DeltaTable],
+        begin: Callable[[deltalake.DeltaTable], Beginning],
+        rules: DeltaRules,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+    ) -> None:
+        self._title, self._filesystem, self._root = title, filesystem, root
+        self._open_table, self._begin, self._rules, self._schema = open_table, begin, rules, schema
+        table = open_table(None)
+        metadata = table.metadata()
+        self._table_id = str(metadata.id)
+        # A query reads the columns as the table has them when it starts: files of other versions are read as these.
+        self._columns = DeltaColumns(
+            table.schema().to_json(), tuple(metadata.partition_columns), tuple(sorted(metadata.configuration.items()))
+        )
+        self._newest: deltalake.DeltaTable | None = table
+        self._bounds = TimeBounds.of(schema, assigner)
+        self._assigner = assigner
+        self._deleted: dict[int, dict[str, DeletedRows]] = {}
+        self._deleting = threading.Lock()
+        self._named: set[str] = set()
+
+    @property
+    def table_id(self) -> str:
+        return self._table_id
+
+    def begin(self) -> Beginning:
+        table, self._newest = self._newest or self._open_table(None), None
+        return self._begin(table)
+
+    # ---- a version ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self, version: int) -> pa.Table:
+        table = self._open_table(version)
+        actions = pa.table(table.get_add_actions(flatten=False))
+        table_columns = self._columns
+        low, high = self._bounds_of(actions)
+        partitions: list[Mapping[str, str | None]] | None = None
+        if table_columns.partition_columns:
+            partitions = _texts_of_partitions(actions["partition"], table_columns)
+        deleted = self._load_deleted(version, table)
+        paths = actions["path"].cast(pa.string())
+        if partitions is None and not deleted:
+            detail = pa.array(np.full(len(paths), "", object), pa.string())
+        else:
+            names = paths.to_pylist()
+            values = partitions if partitions is not None else [{}] * len(names)
+            detail = pa.array(
+                [_detail(of, has_deleted=unquote(name) in deleted) for name, of in zip(names, values, strict=True)],
+                pa.string(),
+            )
+        versions = pa.array(np.full(len(paths), version, np.int64))
+        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail]
+        return pa.Table.from_arrays([_plain(column) for column in columns], schema=FILES)
+
+    def _bounds_of(self, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """`low_us` and `high_us` of files, null where statistics say nothing."""
+        count, bounds = actions.num_rows, self._bounds
+        unknown = pa.nulls(count, pa.int64())
+        if bounds is None:
+            return unknown, unknown
+        if bounds.path[0] in self._columns.partition_columns:
+            values = _inside(actions, "partition", list(bounds.path))
+            return self._converted(values, values, pc.is_null(values), 0) if values is not None else (unknown, unknown)
+        path = self._columns.physical(bounds.path)
+        low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
+        if low is None or high is None:
+            return unknown, unknown
+        rows = _plain(actions["num_records"])
+        is_empty = pc.equal(rows, 0) if nulls is None else pc.or_kleene(pc.equal(rows, 0), pc.equal(rows, nulls))
+        return self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US)
+
+    def _converted(
+        self, low: pa.Array, high: pa.Array, empty: pa.Array, truncated_us: int
+    ) -> tuple[pa.Array, pa.Array]:
+        assert self._bounds is not None
+        low_us, knows_low = self._bounds.convert(_plain(low))
+        high_us, knows_high = self._bounds.convert(_plain(high))
+        is_empty = np.asarray(_plain(empty).to_numpy(zero_copy_only=False), np.bool_)
+        has = (knows_low & knows_high) | is_empty
+        low_us = np.where(is_empty, NO_TIMES[0], low_us)
+        high_us = np.where(is_empty, NO_TIMES[1], high_us + truncated_us)
+        return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
+
+    # ---- commits -----------------------------------------------------------------------------------------------------
+
+    def commits(self, after: int, upto: int | None = None) -> Commits | None:
+        found: list[Commit] = []
+        version = after
+        while upto is None or version < upto:
+            commit = read_commit(self._filesystem, self._root, version + 1)
+            if commit is None:
+                self._check_not_cleaned(version + 1, upto)
+                break
+            version += 1
+            found.append(commit)
+        if not found:
+            return None
+        added = [self._files_of(commit) for commit in found]
+        expiring_ms: dict[str, int] = {}
+        for commit in found:
+            expiring_ms |= self._expiring(commit)
+        return Commits(version, pa.concat_tables(added).combine_chunks(), len(found), expiring_ms)
+
+    def _check_not_cleaned(self, version: int, upto: int | None) -> None:
+        if upto is None and checkpoint_version(self._filesystem, self._root) < version:
+            return
+        # It may have been written meanwhile.
+        if read_commit(self._filesystem, self._root, version) is None:
+            raise DataLossError(
+                f"{self._title}: version {version} is not in its log any more, and what it added was not read: the "
+                "log was cleaned up (delta.logRetentionDuration, 30 days by default). Start with a new "
+                "checkpointLocation, which reads the table as it is now"
+            )
+
+    def _files_of(self, commit: Commit) -> pa.Table:
+        version = commit.version
+        if commit.protocol is not None:
+            check_protocol(self._title, version, commit.protocol)
+        if commit.metadata is not None:
+            self._take_metadata(commit)
+        adds = commit.new_files
+        if commit.removes_data:
+            if self._rules.skip_change_commits:
+                _log.info("%s: version %d (%s) changes rows, and is skipped", self._title, version, commit.operation)
+                adds = []
+            elif adds:
+                raise self._changes(commit, "changes rows that were there before", "skipChangeCommits")
+            elif not self._rules.ignore_deletes:
+                raise self._changes(commit, "deletes rows that were there before", "ignoreDeletes")
+        for add in adds:
+            if add.get("deletionVector"):
+                raise UnsupportedOperationError(
+                    f"{self._title}, version {version}, adds {unquote(add['path'])} with rows that are deleted "
+                    "(a deletion vector). Start with a new checkpointLocation, whose snapshot has them applied"
+                )
+        return self._as_files(adds, version)
+
+    def _changes(self, commit: Commit, what: str, option: str) -> MalformedDataError:
+        by = f" ({commit.operation})" if commit.operation else ""
+        return MalformedDataError(
+            f"{self._title}, version {commit.version}{by}, {what}, and a stream has them already. Set {option} = true "
+            "to go on without such versions, or use a new checkpointLocation to read the table as it is now"
+        )
+
+    def _take_metadata(self, commit: Commit) -> None:
+        metadata, version = commit.metadata, commit.version
+        assert metadata is not None
+        if str(metadata["id"]) != self._table_id:
+            raise DataLossError(
+                f"{self._title}, version {version}, has the id {metadata['id']}, and the one that was read has "
+                f"{self._table_id}: it was replaced; use a new checkpointLocation"
+            )
+        now = DeltaColumns.of_action(metadata)
+        check_change(self._title, version, self._columns, now, self._schema.names)
+        if now.partition_columns != self._columns.partition_columns:
+            raise SchemaError(
+                f"{self._title}, version {version}, is partitioned by {', '.join(now.partition_columns) or 'nothing'}, "
+                f"and was by {', '.join(self._columns.partition_columns) or 'nothing'}; start the query again"
+            )
+        known = self._columns.by_physical_name()
+        new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known} - self._named
+        if not new:
+            return
+        names = ", ".join(sorted(new))
+        if self._rules.schema_evolution == "fail":
+            raise SchemaError(
+                f"{self._title}, version {version}, has columns that the query has not: {names}. schemaEvolution = "
+                "ignore goes on without them; a query that is started again has them"
+            )
+        self._named |= new
+        _log.warning(
+            "%s, version %d, has columns that the query has not: %s. A query that is started again has them "
+            "(schemaEvolution)",
+            self._title,
+            version,
+            names,
+        )
+
+    def _as_files(self, adds: list[Mapping[str, Any]], version: int) -> pa.Table:
+        stats = [json.loads(add.get("stats") or "{}") for add in adds]
+        low, high = self._bounds_of_stats(adds, stats)
+        columns = [
+            pa.array([add["path"] for add in adds], pa.string()),
+            pa.array(np.full(len(adds), version, np.int64)),
+            pa.array([int(add["size"]) for add in adds], pa.int64()),
+            low,
+            high,
+            pa.array([_detail(add.get("partitionValues") or {}, has_deleted=False) for add in adds], pa.string()),
+        ]
+        return pa.Table.from_arrays(columns, schema=FILES)
+
+    def _bounds_of_stats(self, adds: list[Mapping[str, Any]], stats: list[dict[str, Any]]) -> tuple[pa.Array, pa.Array]:
+        bounds, unknown = self._bounds, pa.nulls(len(adds), pa.int64())
+        if bounds is None or not adds:
+            return unknown, unknown
+        if bounds.path[0] in self._columns.partition_columns:
+            given = [self._columns.given(add.get("partitionValues") or {}, add["path"]) for add in adds]
+            values = pa.array([of[bounds.path[0]].as_py() for of in given], bounds.data_type)
+            return self._converted(values, values, pc.is_null(values), 0)
+        path = self._columns.physical(bounds.path)
+        low, high = (
+            _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
+            for kind in ("minValues", "maxValues")
+        )
+        rows, nulls = ([of.get("numRecords") for of in stats], [_at(of.get("nullCount"), path) for of in stats])
+        empty = [count is not None and (count == 0 or count == null) for count, null in zip(rows, nulls, strict=True)]
+        return self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US)
+
+    def _expiring(self, commit: Commit) -> dict[str, int]:
+        """Files that a version removed, until when they stay."""
+        retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))
+        return {
+            remove["path"]: int(remove["deletionTimestamp"]) + retention_ms
+            for remove in commit.removes
+            if remove.get("deletionTimestamp")
+        }
+
+    # ---- a file ------------------------------------------------------------------------------------------------------
+
+    def data_file(self, file: Any) -> DataFile:
+        detail = json.loads(file.detail) if file.detail else {}
+        path, name = unquote(file.path), file.path
+        place = path if "://" in path else posixpath.join(self._root, path)
+        given = self._columns.given(detail.get("p") or {}, name)
+        deleted = self._deleted_of(file.version).get(path) if detail.get("dv") else None
+        if detail.get("dv") and deleted is None:
+            raise DataLossError(
+                f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more; "
+                "use a new checkpointLocation"
+            )
+        return DataFile(place, given, deleted, self._columns.stored)
+
+    def _deleted_of(self, version: int) -> dict[str, DeletedRows]:
+        with self._deleting:
+            if version not in self._deleted:
+                self._load_deleted(version, self._open_table(version))
+            return self._deleted[version]
+
+    def _load_deleted(self, version: int, table: deltalake.DeltaTable) -> dict[str, DeletedRows]:
+        """Return the deleted rows of files, by their paths in the table."""
+        found: dict[str, DeletedRows] = {}
+        base = table.table_uri.rstrip("/") + "/"
+        try:
+            for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
+                for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
+                    deleted = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+                    found[unquote(path.removeprefix(base))] = DeletedRows.of_rows(deleted)
+        except DeltaError as error:
+            raise UnsupportedOperationError(
+                f"{self._title}, version {version}: its deletion vectors cannot be read ({error}). Read it with "
+                "spark.readStream.format('delta'), or purge them (REORG TABLE ... APPLY (PURGE))"
+            ) from None
+        self._deleted[version] = found
+        return found
+
+
+# ---- statistics and partitions ---------------------------------------------------------------------------------------
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _inside(actions: pa.Table, kind: str, path: list[str]) -> pa.Array | None:
+    """A field of a struct of statistics; None where they have none of it."""
+    place = actions.schema.get_field_index(kind)
+    column = _plain(actions.column(place)) if place >= 0 else None
+    for name in path:
+        if column is None or not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            return None
+        column = pc.struct_field(column, [column.type.get_field_index(name)])
+    return column
+
+
+def _at(values: Any, path: list[str]) -> Any:
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _from_json(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Bounds as the log writes them; null where one cannot be read."""
+    if pa.types.is_timestamp(kind):
+        texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
+        plain = pc.replace_substring_regex(texts, r"(?i)(Z|[+-]\d\d:?\d\d)$", "")
+        zoned = pc.match_substring_regex(texts, r"[+-]\d\d:?\d\d$")
+        try:
+            # Another zone than UTC is written by no writer that we know: such a bound is not used.
+            micros = plain.cast(pa.timestamp("us")).cast(pa.int64())
+        except pa.ArrowInvalid:
+            return pa.nulls(len(values), kind)
+        return pc.if_else(pc.fill_null(zoned, False), None, micros).cast(pa.timestamp("us", kind.tz)).cast(kind)
+    if pa.types.is_date(kind):
+        values = [value if isinstance(value, str) else None for value in values]
+    try:
+        return pa.array(values, pa.string() if pa.types.is_date(kind) else None).cast(kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.nulls(len(values), kind)
+
+
+def _texts_of_partitions(column: pa.ChunkedArray, columns: DeltaColumns) -> list[Mapping[str, str | None]]:
+    """The values of partitions as the log writes them, by their names in the log."""
+    partition = _plain(column)
+    names, texts = [], []
+    for field in partition.type:
+        names.append(columns.physical([field.name])[0])
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            raise UnsupportedOperationError(
+                f"partition column {field.name!r} is {field.type}, whose values are not read; leave it out of the "
+                "partitioning"
+            )
+        values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
+        texts.append(values.cast(pa.string()).to_pylist())
+    return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
+
+
+def _detail(values: Mapping[str, str | None], *, has_deleted: bool) -> str:
+    detail: dict[str, Any] = {"p": values} if values else {}
+    if has_deleted:
+        detail["dv"] = 1
+    return json.dumps(detail, separators=(",", ":")) if detail else ""
+
+
+_UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+
+
+def _duration_ms(text: str | None) -> int:
+    """A duration as table properties have it, as in `interval 1 week`."""
+    parts = (text or "").lower().replace("interval", "").split()
+    try:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return sum(int(count) * _UNITS_MS[unit.rstrip("s")] for count, unit in pairs) or _RETENTION_MS
+    except (KeyError, ValueError):
+        return _RETENTION_MS

@@ -1,0 +1,269 @@
+"""A source over a Delta table: what a user decides of it, as attributes and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from os import PathLike, fspath
+from typing import Any, Final
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow import fs
+
+from alignment.arrow_times import UTC, parse_iso8601
+from alignment.timestamps import TimestampAssigner
+from streaming_source.api import OptionSet
+from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
+from streaming_source.connectors.delta.columns import DeltaColumns
+from streaming_source.connectors.delta.lister import DeltaLister, DeltaRules
+from streaming_source.connectors.delta.protocol import check_features
+from streaming_source.connectors.delta.storage import storage_options
+from streaming_source.connectors.tables.lister import Beginning
+from streaming_source.connectors.tables.source import TableSource, table_options
+from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
+from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
+
+__all__ = ["DeltaSource"]
+
+_EVENT_TIME: Final = "files are begun in the order of their event times in any case; leave it out"
+_LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
+_CHANGES: Final = "rows that a rewrite writes again would be read twice; skipChangeCommits skips such versions"
+
+_FOREIGN: Final = {
+    "withEventTimeOrder": _EVENT_TIME,
+    "maxFilesPerTrigger": _LIMIT,
+    "maxBytesPerTrigger": _LIMIT,
+    "ignoreChanges": _CHANGES,
+    "ignoreFileDeletion": _CHANGES,
+    "readChangeFeed": "a change feed is not read; leave it out, or use spark.readStream.format('delta')",
+    "readChangeData": "a change feed is not read; leave it out, or use spark.readStream.format('delta')",
+    "schemaTrackingLocation": "a query that is started again has the table's columns of then; see schemaEvolution",
+    "schemaLocation": "a query that is started again has the table's columns of then; see schemaEvolution",
+    "excludeRegex": "all files of the table are read; leave it out, and filter the rows",
+    "failOnDataLoss": "files that are gone are an error; ignoreMissingFiles = true goes on without them",
+    "mergeSchema": "it is an option of writers; leave it out, and see schemaEvolution",
+    "endingVersion": "a stream has no end version; read the table in batches with versionAsOf",
+    "endingTimestamp": "a stream has no end; read the table in batches with timestampAsOf",
+    "fileFormat": "the files of a Delta table are Parquet; leave it out",
+    "dataSchema": "the table has its columns in its log; leave it out",
+}
+
+
+def _version_or_latest(name: str, value: str) -> str:
+    if value.strip().lower() == "latest":
+        return "latest"
+    return str(integer(0)(name, value))
+
+
+@dataclass(frozen=True, repr=False)
+class DeltaSource(TableSource):
+    """A Delta table: its files by event time, first those of a snapshot, then those that commits add.
+
+    The options describe the attributes, those of how files are read are in `ReadingConfig`. `storage` has arguments of
+    the file system, which show nowhere. An `OptionError` if a value is wrong, or has no meaning with others.
+
+    Examples
+    --------
+    >>> DeltaSource("/data/clicks", starting_version=17, skip_change_commits=True).name
+    'aligned_delta'
+    """
+
+    name = "aligned_delta"
+
+    path: str = field(
+        metadata=option("path", text, "Folder of the table, a path or URI; also the argument of `load`.", "required")
+    )
+    starting_version: int | str | None = option_field(
+        None,
+        "startingVersion",
+        _version_or_latest,
+        "A stream begins with what this version added, and reads no snapshot; `latest`: with the next version.",
+    )
+    starting_timestamp: datetime | str | None = option_field(
+        None,
+        "startingTimestamp",
+        text,
+        "A stream begins with the first version committed at this time or later, ISO-8601.",
+    )
+    ignore_deletes: bool = option_field(
+        False, "ignoreDeletes", boolean, "Go on after versions that only delete rows which were read already."
+    )
+    skip_change_commits: bool = option_field(
+        False,
+        "skipChangeCommits",
+        boolean,
+        "Skip versions that delete or change rows which were there before, with all that they add.",
+    )
+    version_as_of: int | None = option_field(
+        None, "versionAsOf", integer(0), "A batch reads this version of the table."
+    )
+    timestamp_as_of: datetime | str | None = option_field(
+        None, "timestampAsOf", text, "A batch reads the table as it was at this time, ISO-8601."
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.path, PathLike):
+            object.__setattr__(self, "path", fspath(self.path))
+        if not isinstance(self.path, str) or not self.path.strip():
+            raise OptionError(
+                f"path = {self.path!r}: must be the folder of a Delta table; give one, as in .load('/data/clicks')"
+            )
+        if isinstance(self.starting_version, str) and self.starting_version != "latest":
+            object.__setattr__(self, "starting_version", integer(0)("startingVersion", self.starting_version))
+        super().__post_init__()
+        for first, second in (("starting_version", "starting_timestamp"), ("version_as_of", "timestamp_as_of")):
+            if getattr(self, first) is not None and getattr(self, second) is not None:
+                raise OptionError(f"{first} and {second} are both given; give one of them")
+        for name in ("starting_timestamp", "timestamp_as_of"):
+            if getattr(self, name) is not None:
+                _micros(name, getattr(self, name), self.time_zone or UTC)
+
+    @staticmethod
+    def options() -> OptionSet:
+        """The options of `readStream.format("aligned_delta")` beside those of every format."""
+        return table_options(DeltaSource, _FOREIGN)
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> DeltaSource:
+        if not values["path"]:
+            raise OptionError("option path is missing: give the folder of the table, as in .load('/data/clicks')")
+        return cls(**{**arguments(cls, values), "storage": StorageOptions.of(values["storage.*"])})
+
+    @property
+    def identity(self) -> str:
+        return self.root.uri
+
+    @property
+    def root(self) -> Root:
+        return Root(self.path, self.storage)
+
+    @property
+    def title(self) -> str:
+        return f"Delta table {without_secrets(self.path)}"
+
+    def in_zone(self, zone: str) -> DeltaSource:
+        has_use = self.starting_timestamp is not None or self.timestamp_as_of is not None
+        return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
+
+    def for_batch(self) -> DeltaSource:
+        """All rows of one version."""
+        for name, instead in (("starting_version", "versionAsOf"), ("starting_timestamp", "timestampAsOf")):
+            if getattr(self, name) is not None:
+                raise OptionError(
+                    f"{name} = {getattr(self, name)!r} is where a stream begins; a batch reads one version: give "
+                    f"{instead}"
+                )
+        return replace(self, bounded=True)
+
+    def open_files(self) -> fs.FileSystem:
+        return self.root.open()[0]
+
+    def table_schema(self) -> pa.Schema:
+        table = self._open_table(self._batch_version(self._open_table(None)))
+        return DeltaColumns(table.schema().to_json()).schema
+
+    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
+        filesystem, root = self.root.open()
+        rules = DeltaRules(self.ignore_deletes, self.skip_change_commits, self.schema_evolution)
+        return DeltaLister(
+            title=self.title,
+            filesystem=filesystem,
+            root=root,
+            open_table=self._open_table,
+            begin=self._beginning,
+            rules=rules,
+            schema=schema,
+            assigner=assigner,
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _open_table(self, version: int | None) -> deltalake.DeltaTable:
+        """Load a version; the newest one for None."""
+        filesystem, root = self.root.open()
+        uri = root if filesystem.type_name == "local" else self.path
+        try:
+            table = deltalake.DeltaTable(uri, version=version, storage_options=storage_options(self.path, self.storage))
+        except TableNotFoundError:
+            raise PathNotFoundError(
+                f"path: there is no Delta table in {without_secrets(self.path)}; correct it"
+            ) from None
+        except DeltaError as error:
+            if version is None:
+                raise PathNotFoundError(
+                    f"path: {without_secrets(self.path)} cannot be read as a Delta table: "
+                    f"{without_secrets(str(error))}; correct it"
+                ) from None
+            raise DataLossError(
+                f"{self.title} has no version {version} any more: {without_secrets(str(error))}. Start with a new "
+                "checkpointLocation, which reads the table as it is now"
+            ) from None
+        protocol = table.protocol()
+        check_features(self.title, table.version(), protocol.min_reader_version, protocol.reader_features or ())
+        return table
+
+    def _batch_version(self, table: deltalake.DeltaTable) -> int | None:
+        if self.version_as_of is not None:
+            if self.version_as_of > table.version():
+                raise OptionError(
+                    f"versionAsOf = {self.version_as_of}: {self.title} has the versions up to {table.version()}; give "
+                    "one of them"
+                )
+            return self.version_as_of
+        if self.timestamp_as_of is not None:
+            return self._version_at("timestampAsOf", self.timestamp_as_of)
+        return None
+
+    def _beginning(self, table: deltalake.DeltaTable) -> Beginning:
+        version = table.version()
+        if self.starting_version == "latest":
+            return Beginning(version, has_snapshot=False)
+        if isinstance(self.starting_version, int):
+            if self.starting_version > version + 1:
+                raise OptionError(
+                    f"startingVersion = {self.starting_version}: {self.title} has the versions up to {version}; give "
+                    "one of them, or latest"
+                )
+            return Beginning(self.starting_version - 1, has_snapshot=False)
+        if self.starting_timestamp is not None:
+            first = self._first_version_from("startingTimestamp", self.starting_timestamp)
+            return Beginning(first - 1, has_snapshot=False)
+        as_of = self._batch_version(table)
+        return Beginning(version if as_of is None else as_of)
+
+    def _commit_times(self) -> list[tuple[int, int]]:
+        """Versions whose commits are in the log, with their times in milliseconds, rising."""
+        history = self._open_table(None).history()
+        return sorted((int(entry["version"]), int(entry["timestamp"])) for entry in history if "version" in entry)
+
+    def _version_at(self, name: str, value: datetime | str) -> int:
+        at_us = _micros(name, value, self.time_zone or UTC)
+        known = [version for version, at_ms in self._commit_times() if at_ms * 1000 <= at_us]
+        if not known:
+            raise OptionError(f"{name} = {value}: {self.title} has no version as old as that; give a later time")
+        return known[-1]
+
+    def _first_version_from(self, name: str, value: datetime | str) -> int:
+        from_us = _micros(name, value, self.time_zone or UTC)
+        known = [version for version, at_ms in self._commit_times() if at_ms * 1000 >= from_us]
+        if not known:
+            raise OptionError(
+                f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "
+                "startingVersion = latest"
+            )
+        return known[0]
+
+
+def _micros(name: str, value: datetime | str, zone: str) -> int:
+    """A time of ISO-8601 text, of a date, or of a `datetime`; in the zone where it has none."""
+    written = (
+        value.isoformat() if isinstance(value, datetime) else re.sub(r"^(\d{4}-\d\d-\d\d)$", r"\1T00:00:00", value)
+    )
+    times, valid = parse_iso8601(pa.array([written]), zone)
+    if not valid[0]:
+        raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2026-01-31T00:00:00Z")
+    return int(times[0])

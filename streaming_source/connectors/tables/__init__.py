@@ -1,0 +1,15 @@
+"""Tables by event time: what all table formats share. A format is one module: a lister of files with bounds.
+
+    lister       the contract of a table format: a snapshot's files, and those of the commits after it, with bounds
+    time_bounds  how a table's statistics of the event-time column become bounds of event times
+    split        a file of a version as a split, and how offsets write it
+    waiting      files that wait for their turn, and up to where they were begun: what an offset keeps of them
+    checkpoint   that, written down
+    enumerator   finds files by a lister, begins them in the order of their lower bounds, checks the bounds
+    source       what a user decides of a table, whatever its format
+
+`connectors.delta` and `connectors.iceberg` are such formats. A connector of tables imports this package, and no other
+one.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,65 @@
+"""What a source over a table remembers beside the files in work: which table, and how far its files were begun."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from streaming_source.api import SimpleVersionedSerializer
+from streaming_source.api.serializer import check_version
+from streaming_source.connectors.tables.waiting import Key, Progress, Step
+from streaming_source.exceptions import OffsetError
+
+__all__ = ["TableCheckpoint", "TableCheckpointSerializer"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCheckpoint:
+    """What is remembered beside the splits in work; all of it is None before the table was looked at.
+
+    `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
+    `bounded` source ends with what was listed at its start.
+    """
+
+    table_id: str | None = None
+    progress: Progress | None = None
+    indexing: str = "auto"
+    bounded: bool = False
+
+
+class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
+    """`{"table": id, "after": version, "snapshot": true, "steps": [[version, key], ...], ...}`.
+
+    Entries that are the default are left out; a key is `[low_us, path, version]`.
+    """
+
+    version = 1
+
+    def serialize(self, value: TableCheckpoint) -> bytes:
+        state: dict[str, Any] = {"table": value.table_id}
+        if value.progress is not None:
+            state["after"] = value.progress.after
+            state |= {"snapshot": True} if value.progress.in_snapshot else {}
+            state |= {"steps": value.progress.steps} if value.progress.steps else {}
+        state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
+        state |= {"bounded": True} if value.bounded else {}
+        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+
+    def deserialize(self, version: int, data: bytes) -> TableCheckpoint:
+        check_version(version, self.version, "enumerator")
+        try:
+            state = json.loads(data)
+            progress = None
+            if "after" in state:
+                steps = tuple(Step(int(upto), _key(begun)) for upto, begun in state.get("steps", ()))
+                progress = Progress(int(state["after"]), bool(state.get("snapshot", False)), steps)
+            return TableCheckpoint(
+                state["table"], progress, state.get("indexing", "auto"), bool(state.get("bounded", False))
+            )
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} is no state of a table: {error!r}") from error
+
+
+def _key(value: list[Any] | None) -> Key | None:
+    return None if value is None else Key(int(value[0]), str(value[1]), int(value[2]))

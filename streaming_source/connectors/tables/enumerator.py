@@ -1,0 +1,286 @@
+"""The files of a table, begun in the order of their lower bounds: a snapshot's, then those of its commits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.api import SplitEnumeratorContext
+from streaming_source.connectors.tables.checkpoint import TableCheckpoint
+from streaming_source.connectors.tables.lister import FILES, Commits, TableFile, TableLister
+from streaming_source.connectors.tables.split import TableSplit, split_id_of
+from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles
+from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.enumerator import DataFileEnumerator
+from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
+from streaming_source.data_files.ranges import FileLog, LoggedFile
+from streaming_source.data_files.turns import BYTES_IN_WORK, FILES_IN_WORK, FilesInWork, next_files
+from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError
+
+__all__ = ["Table", "TableEnumerator"]
+
+
+class Table(Protocol):
+    """What the enumerator needs of a `TableSource`, beside how files are read."""
+
+    @property
+    def title(self) -> str:
+        """See `TableSource`."""
+
+    @property
+    def bounded(self) -> bool:
+        """See `TableSource`."""
+
+    @property
+    def discovery_interval_us(self) -> int:
+        """See `TableSource`."""
+
+    def open_files(self) -> fs.FileSystem:
+        """See `TableSource`."""
+
+    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
+        """See `TableSource`."""
+
+
+_HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files of versions up to `upto`, of which those up to the key `begun` were begun."""
+
+    files: pa.Table
+    upto: int
+    begun: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The result of one look at the table. The first one has where it `begins`, and the blocks of files in work."""
+
+    begins: Progress | None = None
+    in_work: Sequence[FileBlocks] = ()
+    groups: Sequence[_Group] = ()
+    expiring_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
+    """Each file of a table is a split; those that wait hold the watermark by their lower bounds.
+
+    Where a file's bounds are wrong is found when it is begun, by its own footer: a `MalformedDataError`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        config: ReadingConfig,
+        context: SplitEnumeratorContext[TableSplit],
+        checkpoint: TableCheckpoint,
+    ) -> None:
+        super().__init__(config, table.open_files(), context)
+        self._table = table
+        self._checkpoint = checkpoint
+        self._opening = threading.Lock()
+        self._restored: list[TableSplit] = []
+        self._waiting: WaitingTableFiles | None = None
+        self._files: FilesInWork[TableFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
+        # The last version that was listed; of the thread that lists.
+        self._listed: int | None = None
+
+    # ---- discovery ---------------------------------------------------------------------------------------------------
+
+    def restore_splits(self, splits: Sequence[TableSplit]) -> None:
+        self._restored = list(splits)
+        for split in splits:
+            self._files[split.split_id] = split.file
+
+    def start(self) -> None:
+        period_s = None if self._table.bounded else self._table.discovery_interval_us / 1e6
+        self._in_background(lambda: self._retries.run(self._list), self._on_listed, period_seconds=period_s)
+
+    @cached_property
+    def _opened_lister(self) -> TableLister:
+        lister = self._table.open_lister(self._context.schema, self._context.timestamp_assigner)
+        known = self._checkpoint.table_id
+        if known is not None and lister.table_id != known:
+            raise OffsetError(
+                f"{self._table.title} has the id {lister.table_id}, and the checkpoint is of the table {known}: it "
+                "was dropped and made anew, and its versions are others; use a new checkpointLocation"
+            )
+        return lister
+
+    @property
+    def _lister(self) -> TableLister:
+        with self._opening:
+            return self._opened_lister
+
+    def _list(self) -> _Listed:
+        """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
+        if self._listed is not None:
+            commits = self._lister.commits(self._listed)
+            if commits is None:
+                return _Listed()
+            group = self._group(commits)
+            self._listed = commits.upto
+            return _Listed(groups=[group], expiring_ms=commits.expiring_ms)
+        listed = self._list_first()
+        self._listed = listed.groups[-1].upto if listed.groups else listed.begins.after if listed.begins else None
+        return listed
+
+    def _list_first(self) -> _Listed:
+        lister, progress = self._lister, self._checkpoint.progress
+        in_work = self._context.map_on_workers(self._describe_begun, self._restored)
+        groups: list[_Group] = []
+        if progress is None:
+            beginning = lister.begin()
+            progress = Progress(beginning.version, beginning.has_snapshot)
+        expiring: dict[str, int] = {}
+        after, steps = progress.after, progress.steps
+        if progress.in_snapshot:
+            begun = steps[0].begun if steps else None
+            groups.append(_Group(self._with_bounds(lister.snapshot(after)), after, begun))
+        for step in steps:
+            if step.upto != after and (commits := lister.commits(after, step.upto)) is not None:
+                groups.append(self._group(commits, step.begun))
+                expiring |= commits.expiring_ms
+            after = step.upto
+        # What was committed before the first micro-batch is in it: a watermark must not pass it.
+        is_complete = self._table.bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
+        if not is_complete and (commits := lister.commits(after)) is not None:
+            groups.append(self._group(commits))
+            expiring |= commits.expiring_ms
+        return _Listed(Progress(progress.after, progress.in_snapshot), in_work, groups, expiring)
+
+    def _group(self, commits: Commits, begun: Key | None = None) -> _Group:
+        return _Group(self._with_bounds(commits.files), commits.upto, begun)
+
+    def _with_bounds(self, files: pa.Table) -> pa.Table:
+        """Look into those files of which the table has no bounds."""
+        unknown = np.flatnonzero(pc.is_null(files["low_us"]).to_numpy())
+        if not unknown.size:
+            return files
+        rows = files.take(pa.array(unknown)).to_pylist()
+        described = self._describe_all(self._lister.data_file(TableFile(**row)) for row in rows)
+        low, high = (files[name].to_numpy(zero_copy_only=False).astype(object) for name in ("low_us", "high_us"))
+        for place, blocks in zip(unknown.tolist(), described, strict=True):
+            low[place], high[place] = _extent(blocks or NO_BLOCKS)
+        columns = {"low_us": pa.array(low.tolist(), pa.int64()), "high_us": pa.array(high.tolist(), pa.int64())}
+        for name, column in columns.items():
+            files = files.set_column(FILES.get_field_index(name), FILES.field(name), column)
+        return files
+
+    def _on_listed(self, listed: _Listed) -> None:
+        if listed.begins is not None:
+            self._waiting = WaitingTableFiles(listed.begins.after, in_snapshot=listed.begins.in_snapshot)
+            for split, blocks in zip(self._restored, listed.in_work, strict=True):
+                self._index(split, blocks)
+            self._restored = []
+        assert self._waiting is not None
+        for group in listed.groups:
+            self._waiting.add(group.files, group.upto, group.begun)
+        self._end_if_all_begun()
+        self._publish_horizon()
+
+    # ---- turns -------------------------------------------------------------------------------------------------------
+
+    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
+        begun = 0
+        waiting = self._waiting
+        # Files that are left out are none that can be read.
+        while waiting and not begun:
+            next_ones = list(next_files(waiting, self._files, is_blocked=nearest_us > self._horizon_us()))
+            if not next_ones:
+                break
+            data_files = [self._lister.data_file(file) for file in next_ones]
+            for file, blocks in zip(next_ones, self._describe_all(data_files), strict=True):
+                if blocks is not None:
+                    self._begin(file, blocks)
+                    begun += 1
+        self._end_if_all_begun()
+        self._publish_horizon()
+        return begun > 0
+
+    def _begin(self, file: TableFile, blocks: FileBlocks) -> None:
+        self._check_bounds(file, blocks)
+        split = TableSplit(file)
+        self._files[split.split_id] = file
+        self._context.assign_split(split, self._reader_of(split.split_id))
+        self._index(split, blocks)
+
+    def _index(self, split: TableSplit, blocks: FileBlocks) -> None:
+        self._add_log(split.split_id, LoggedFile(self._lister.data_file(split.file), 0, blocks), split.position)
+        self._context.complete_split(split.split_id)
+
+    def _check_bounds(self, file: TableFile, blocks: FileBlocks) -> None:
+        """Compare the bounds of the table with those of the rows that the file has and the table has not deleted."""
+        low_us, high_us = _extent(blocks)
+        if file.low_us is None or file.high_us is None:
+            return
+        if low_us < file.low_us or high_us > file.high_us:
+            raise MalformedDataError(
+                f"{split_id_of(file)}: {self._table.title} has event times from {file.low_us} to {file.high_us} for "
+                f"it, but the file itself has some from {low_us} to {high_us} microseconds since 1970: the table's "
+                "statistics are wrong, and records would be read too late by them. Write the file's rows again, or "
+                "have the statistics computed anew and use a new checkpointLocation"
+            )
+
+    def _horizon_us(self) -> int:
+        assert self._waiting is not None
+        return min(self._waiting.earliest_us, _HOLDS_NOTHING_US)
+
+    def _publish_horizon(self) -> None:
+        self._context.set_horizon(self._horizon_us() if self._waiting else None)
+
+    def _end_if_all_begun(self) -> None:
+        if self._table.bounded and self._waiting is not None and not len(self._waiting):
+            self._no_more_splits()
+
+    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
+
+    def split_at(self, split_id: str, position: int) -> TableSplit:
+        return TableSplit(self._files[split_id], position)
+
+    def finish_split(self, split_id: str) -> None:
+        super().finish_split(split_id)
+        del self._files[split_id]
+
+    def snapshot_state(self, checkpoint_id: int) -> TableCheckpoint:
+        self._left.clear()
+        if self._waiting is None:
+            return self._checkpoint
+        return TableCheckpoint(
+            self._lister.table_id, self._waiting.progress, self._config.indexing, self._table.bounded
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _describe_begun(self, split: TableSplit) -> FileBlocks:
+        return self._describe(self._lister.data_file(split.file)) or NO_BLOCKS
+
+    def _rebuild(self, start: TableSplit, end: TableSplit) -> FileLog:
+        log, file = FileLog(), self._lister.data_file(end.file)
+        blocks = self._describe(file)
+        if blocks is None:
+            return log
+        log.files.append(LoggedFile(file, 0, blocks))
+        if not log.covers(start.position, end.position):
+            raise DataLossError(
+                f"{end.split_id} of {self._table.title} has changed: the rows {start.position} to {end.position} that "
+                "were planned are not in it; restore it, or start with a new checkpointLocation"
+            )
+        return log
+
+
+def _extent(blocks: FileBlocks) -> tuple[int, int]:
+    """Earliest and latest valid event time; where the earliest is not known, the smallest number."""
+    return blocks.earliest_us, int(blocks.max_us.max(initial=NO_TIMESTAMP))

@@ -1,0 +1,137 @@
+"""What a user decides of a table, whatever its format, and the source over it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.durations import parse_duration_us
+from alignment.timestamps import TimestampAssigner
+from streaming_source.api import Boundedness, Option, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
+from streaming_source.api.options import any_text, boolean, duration_field, durations_as_timedelta, option_field
+from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
+from streaming_source.connectors.tables.enumerator import TableEnumerator
+from streaming_source.connectors.tables.lister import TableLister
+from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
+from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.split_reader import FileSplitReader
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, StorageOptions, repr_without_secrets
+from streaming_source.exceptions import OffsetError, SchemaError
+
+__all__ = ["STORAGE_OPTION", "TableSource", "table_options"]
+
+_SHORTEST_US: Final = 1000
+
+STORAGE_OPTION: Final = Option(
+    "storage.*",
+    any_text,
+    "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
+    "`storage.endpoint_override`. They are in no offset, log or error.",
+    {},
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
+    """A table: its snapshot, then what is committed. A format has `name`, `identity`, and what is abstract here.
+
+    How its files are read is in `ReadingConfig`.
+    """
+
+    bounded: bool = option_field(
+        False,
+        "bounded",
+        boolean,
+        "The source ends after what the table has at the start. A query ends with it only in AvailableNow.",
+    )
+    discovery_interval: timedelta | str = duration_field(
+        "1 second",
+        "discoveryInterval",
+        _SHORTEST_US,
+        "How often to look for new commits, beside whenever a trigger finds nothing to read and looks take less than "
+        "20 ms.",
+    )
+    storage: StorageOptions = NO_STORAGE_OPTIONS
+
+    split_serializer = TableSplitSerializer()
+    enumerator_checkpoint_serializer = TableCheckpointSerializer()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        durations_as_timedelta(self)
+
+    # ---- for formats -------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The table in a message, as `Delta table /data/clicks`."""
+
+    @abstractmethod
+    def open_files(self) -> fs.FileSystem:
+        """Return the file system in which the paths of `TableLister.data_file` are. On executors too."""
+
+    @abstractmethod
+    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
+        """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
+
+    @abstractmethod
+    def table_schema(self) -> pa.Schema:
+        """Return all columns of the table now, or of the version that a batch reads."""
+
+    # ---- Source ------------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
+
+    @property
+    def discovery_interval_us(self) -> int:
+        return parse_duration_us(self.discovery_interval, name="discovery_interval")
+
+    @property
+    def boundedness(self) -> Boundedness:
+        return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
+
+    def schema(self) -> pa.Schema:
+        """The table's columns, or of these the ones to read; a `SchemaError` if `columns` has another one."""
+        schema = self.table_schema()
+        if self.columns is None:
+            return schema
+        if missing := [name for name in self.columns if schema.get_field_index(name) < 0]:
+            raise SchemaError(
+                f"columns: {', '.join(map(repr, missing))} are not in the {self.title}; choose among "
+                f"{', '.join(schema.names)}"
+            )
+        return pa.schema([schema.field(name) for name in self.columns])
+
+    def create_enumerator(self, context: SplitEnumeratorContext[TableSplit]) -> TableEnumerator:
+        return self.restore_enumerator(context, TableCheckpoint(indexing=self.indexing, bounded=self.bounded))
+
+    def restore_enumerator(
+        self, context: SplitEnumeratorContext[TableSplit], checkpoint: TableCheckpoint
+    ) -> TableEnumerator:
+        if checkpoint.table_id is not None and checkpoint.indexing != self.indexing:
+            raise OffsetError(
+                f"indexing = {self.indexing!r}: it was {checkpoint.indexing!r} when the checkpoint was written, and "
+                "the order in which files are begun follows from it; give it as it was, or use a new checkpointLocation"
+            )
+        if checkpoint.bounded and not self.bounded:
+            raise OffsetError(
+                "the checkpoint is of a source with bounded = true, which ends with what the table had at its start, "
+                "and closed its windows with that; without it later commits would never be read. Set bounded = true "
+                "again, or use a new checkpointLocation"
+            )
+        return TableEnumerator(self, self, context, checkpoint)
+
+    def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[TableSplit]:
+        return FileSplitReader(self.open_files(), self, context.schema)
+
+
+def table_options(kind: type[TableSource], foreign: dict[str, str]) -> OptionSet:
+    """The options of a format, and names of others with what to do instead."""
+    return OptionSet.of(kind) | OptionSet([STORAGE_OPTION], foreign)

@@ -1,0 +1,67 @@
+"""A file of a table as a split, and how offsets write it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+from streaming_source.api import SimpleVersionedSerializer
+from streaming_source.api.serializer import check_version
+from streaming_source.connectors.tables.lister import TableFile
+from streaming_source.data_files.ranges import FileRange, RangedSplit
+from streaming_source.exceptions import OffsetError
+
+__all__ = ["TableSplit", "TableSplitSerializer", "split_id_of"]
+
+
+def split_id_of(file: TableFile) -> str:
+    """A file that was removed and added again is another split."""
+    return f"{file.path}@v{file.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSplit(RangedSplit):
+    """A file of a table. `position` is the number of the next row; `ranges` are for a reader only: what to read."""
+
+    file: TableFile
+    position: int = 0
+    ranges: tuple[FileRange, ...] = field(default=())
+
+    @property
+    def split_id(self) -> str:
+        return split_id_of(self.file)
+
+    @property
+    def place(self) -> str:
+        """`row 17 of part-003.parquet of version 4`; see `SourceSplit`."""
+        return f"row {self.position} of {unquote(self.file.path)} of version {self.file.version}"
+
+    def with_ranges(self, ranges: tuple[FileRange, ...]) -> TableSplit:
+        return replace(self, ranges=ranges)
+
+
+class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
+    """`[path, version, position, size, low_us, high_us, detail]`, the last one left out where it is empty."""
+
+    version = 1
+
+    def to_json(self, value: TableSplit) -> list[object]:
+        file = value.file
+        detail = [file.detail] if file.detail else []
+        return [file.path, file.version, value.position, file.size, file.low_us, file.high_us, *detail]
+
+    def serialize(self, value: TableSplit) -> bytes:
+        return json.dumps(self.to_json(value), separators=(",", ":")).encode()
+
+    def deserialize(self, version: int, data: bytes) -> TableSplit:
+        check_version(version, self.version, "splits")
+        try:
+            path, of_version, position, size, low_us, high_us, *rest = json.loads(data)
+            (detail,) = rest or ("",)
+            names, numbers = (path, detail), (of_version, position, size, low_us or 0, high_us or 0)
+            if not all(isinstance(name, str) for name in names) or not all(isinstance(n, int) for n in numbers):
+                raise TypeError("a name is no text, or a number no number")
+        except (ValueError, TypeError) as error:
+            raise OffsetError(f"damaged offset: {data!r} is no split of a table: {error}") from error
+        return TableSplit(TableFile(path, of_version, size, low_us, high_us, detail), position)

@@ -1,0 +1,64 @@
+"""How a table's statistics of the event-time column become bounds of event times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from alignment.arrow_times import UTC, is_order_preserving
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner, top_level_column
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
+
+__all__ = ["NO_TIMES", "TimeBounds"]
+
+NO_TIMES: Final = (MAX_WATERMARK, NO_TIMESTAMP)
+"""The bounds of a file in which no record has a valid event time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBounds:
+    """The event-time column, where statistics of it bound event times.
+
+    `path` leads to it by the names of the table's columns, through structs; `data_type` is its type there.
+    """
+
+    path: tuple[str, ...]
+    data_type: pa.DataType
+    assigner: TimestampAssigner
+
+    @staticmethod
+    def of(schema: pa.Schema, assigner: TimestampAssigner) -> TimeBounds | None:
+        """Return what to look for in statistics; None where they say nothing of event times (text, a function)."""
+        dotted = assigner.statistics_column
+        if dotted is None:
+            return None
+        top = top_level_column(dotted, schema.names)
+        rest = dotted.removeprefix(top).lstrip(".")
+        path = (top, *(rest.split(".") if rest else ()))
+        data_type = schema.field(top).type
+        for name in path[1:]:
+            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
+                return None
+            data_type = data_type.field(name).type
+        unit = getattr(assigner, "unit", None)
+        return TimeBounds(path, data_type, assigner) if is_order_preserving(data_type, unit) else None
+
+    def convert(self, values: pa.Array) -> tuple[Int64Array, BoolArray]:
+        """Convert smallest or largest values, of `data_type`, to event times: `int64[n]`, and which of them hold.
+
+        O(n): of a column of moments by whole arrays, of local times in a zone with a clock change one by one.
+        """
+        if values.type != self.data_type:
+            values = values.cast(self.data_type)
+        assigner, is_local = self.assigner, pa.types.is_date(self.data_type)
+        is_local = is_local or (pa.types.is_timestamp(self.data_type) and self.data_type.tz is None)
+        if isinstance(assigner, FieldTimestampAssigner) and (not is_local or assigner.zone in (None, UTC)):
+            column = FieldTimestampAssigner("value", assigner.unit, assigner.zone)
+            times = column.extract(pa.RecordBatch.from_arrays([values], ["value"]), None)
+            return times.values, times.valid
+        found = [assigner.from_statistics(self.data_type, value) for value in values.to_pylist()]
+        valid = np.array([value is not None for value in found], np.bool_)
+        return np.array([NO_TIMESTAMP if value is None else value for value in found], np.int64), valid

@@ -1,0 +1,142 @@
+"""Columns that a file has under other names than a query, found by these names or by the ids of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming_source.data_files.file import StoredColumn
+
+__all__ = ["StoredNames"]
+
+_FIELD_ID: Final = b"PARQUET:field_id"
+
+_NONE: Final[Mapping[str, StoredColumn]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNames:
+    """The names of a table's columns, by those in its files. Without `columns` these are the same."""
+
+    columns: Mapping[str, StoredColumn] | None = None
+
+    @staticmethod
+    def of(columns: Mapping[str, StoredColumn] | None) -> StoredNames:
+        """Return those of `DataFile.stored`."""
+        return StoredNames(columns)
+
+    def known_as(self, schema: pa.Schema) -> pa.Schema:
+        """Return a file's columns under the query's names; those that are not in `columns` are left out."""
+        if self.columns is None:
+            return schema
+        return pa.schema([_known_as(schema[place], name, column) for name, column, place in self._found(schema)])
+
+    def stored_as(self, schema: pa.Schema, names: Sequence[str]) -> list[str]:
+        """Return the names in a file of columns by the query's names."""
+        if self.columns is None:
+            return list(names)
+        return [schema[place].name for name, _, place in self._found(schema) if name in names]
+
+    def path_in(self, schema: pa.Schema, dotted: str) -> str:
+        """Return a path through structs by its names in a file; as it is where there is no such column."""
+        if self.columns is None:
+            return dotted
+        columns, fields, rest, found = self.columns, list(schema), dotted, []
+        while rest:
+            # As with any path the longest name goes first.
+            name = max((n for n in columns if rest == n or rest.startswith(f"{n}.")), key=len, default=None)
+            place = None if name is None else _place(fields, columns[name])
+            if name is None or place is None:
+                return dotted
+            found.append(fields[place].name)
+            fields = list(fields[place].type) if pa.types.is_struct(fields[place].type) else []
+            columns, rest = columns[name].inner, rest.removeprefix(name).lstrip(".")
+        return ".".join(found)
+
+    def renamed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of a file under the query's names. No value is copied."""
+        if self.columns is None:
+            return batch
+        arrays, fields = [], []
+        for name, column, place in self._found(batch.schema):
+            array = batch.column(place)
+            field = _known_as(batch.schema[place], name, column)
+            arrays.append(_retyped(array, field.type, column))
+            fields.append(field)
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _found(self, schema: pa.Schema) -> Iterator[tuple[str, StoredColumn, int]]:
+        fields = list(schema)
+        for name, column in (self.columns or _NONE).items():
+            if (place := _place(fields, column)) is not None:
+                yield name, column, place
+
+
+def _place(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
+    """Where a column is among fields."""
+    for place, field in enumerate(fields):
+        if column.field_id is None:
+            if field.name == column.name:
+                return place
+        elif (field.metadata or {}).get(_FIELD_ID) == str(column.field_id).encode():
+            return place
+    return None
+
+
+def _inner_fields(kind: pa.DataType, columns: Mapping[str, StoredColumn]) -> list[tuple[str, StoredColumn | None, int]]:
+    """Of a struct: name in the query, column, and place of each field that is read."""
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    if not columns:
+        return [(field.name, None, place) for place, field in enumerate(fields)]
+    found = [(name, column, _place(fields, column)) for name, column in columns.items()]
+    return [(name, column, place) for name, column, place in found if place is not None]
+
+
+def _known_as(field: pa.Field, name: str, column: StoredColumn | None) -> pa.Field:
+    kind = field.type if column is None else _type_of(field.type, column.inner)
+    return pa.field(name, kind, field.nullable)
+
+
+def _type_of(kind: pa.DataType, inner: Mapping[str, StoredColumn]) -> pa.DataType:
+    types = pa.types
+    if not inner:
+        return kind
+    if types.is_struct(kind):
+        return pa.struct([_known_as(kind.field(place), name, col) for name, col, place in _inner_fields(kind, inner)])
+    if types.is_list(kind) or types.is_large_list(kind):
+        value = _known_as(kind.value_field, kind.value_field.name, inner.get("element"))
+        return pa.list_(value) if types.is_list(kind) else pa.large_list(value)
+    if types.is_map(kind):
+        key = _known_as(kind.key_field, kind.key_field.name, inner.get("key"))
+        return pa.map_(key, _known_as(kind.item_field, kind.item_field.name, inner.get("value")))
+    return kind
+
+
+def _retyped(array: pa.Array, kind: pa.DataType, column: StoredColumn | None) -> pa.Array:
+    """The same values with other names inside."""
+    inner = _NONE if column is None else column.inner
+    if array.type.equals(kind) or not inner:
+        return array
+    types = pa.types
+    mask = array.is_null() if array.null_count else None
+    if types.is_struct(kind):
+        parts = [
+            _retyped(pc.struct_field(array, [place]), kind.field(number).type, col)
+            for number, (_, col, place) in enumerate(_inner_fields(array.type, inner))
+        ]
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    shifted = pc.subtract(offsets, pa.scalar(first, offsets.type))
+    if types.is_map(kind):
+        keys = _retyped(array.keys.slice(first, last - first), kind.key_type, inner.get("key"))
+        items = _retyped(array.items.slice(first, last - first), kind.item_type, inner.get("value"))
+        return pa.MapArray.from_arrays(shifted, keys, items, type=kind, mask=mask)
+    values = _retyped(array.values.slice(first, last - first), kind.value_type, inner.get("element"))
+    of_lists = pa.ListArray if types.is_list(kind) else pa.LargeListArray
+    return of_lists.from_arrays(shifted, values, type=kind, mask=mask)

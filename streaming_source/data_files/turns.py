@@ -1,0 +1,96 @@
+"""Files in turns: each file is a split, those that were begun are in work, and the others wait for room."""
+
+from __future__ import annotations
+
+import logging
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol, TypeVar
+
+__all__ = ["BYTES_IN_WORK", "FILES_IN_WORK", "FilesInWork", "WaitingFiles", "next_files"]
+
+FILES_IN_WORK: Final = 500
+"""Files in work at once; more only where nothing could be read without them."""
+
+BYTES_IN_WORK: Final = 40 * 1024
+"""What the splits in work may add to an offset: where paths are long there are fewer of them."""
+
+_BYTES_BESIDE_PATH: Final = 72
+_LARGE_BYTES: Final = 56 * 1024
+
+_log = logging.getLogger(__name__)
+
+FileT = TypeVar("FileT")
+FileT_co = TypeVar("FileT_co", covariant=True)
+
+
+class WaitingFiles(Protocol[FileT_co]):
+    """Files that wait, in the order in which they are begun."""
+
+    def __len__(self) -> int:
+        """How many wait."""
+
+    def pop(self) -> FileT_co:
+        """Take the next file; an `IndexError` if none waits."""
+
+
+class FilesInWork(UserDict[str, FileT]):
+    """Files by their splits, as long as they are in work.
+
+    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. The limit
+    is soft: where nothing could be read otherwise, more files are taken in, which is logged once.
+    """
+
+    def __init__(self, max_files: int, max_bytes: int) -> None:
+        super().__init__()
+        self._max_files = max_files
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._warned = False
+
+    def has_room(self, taken: int) -> bool:
+        """Return whether there is room for one more file after so many others."""
+        n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
+        return len(self) + taken < self._max_files and n_bytes < self._max_bytes
+
+    def __setitem__(self, split_id: str, file: FileT) -> None:
+        super().__setitem__(split_id, file)
+        self._bytes += _bytes_of(split_id)
+        if self._bytes > _LARGE_BYTES and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%d files are in work at once, some %d KiB of the offset: their event times overlap, so that none can "
+                "be read to its end before the others begin. Larger files, or fewer that span the same time, make it "
+                "small again",
+                len(self),
+                self._bytes >> 10,
+            )
+
+    def __delitem__(self, split_id: str) -> None:
+        super().__delitem__(split_id)
+        self._bytes -= _bytes_of(split_id)
+
+
+def next_files(
+    waiting: WaitingFiles[FileT],
+    in_work: FilesInWork[Any],
+    *,
+    is_blocked: bool,
+    may_begin: Callable[[], bool] = lambda: True,
+) -> Iterator[FileT]:
+    """Take the files that begin now, as many as there is room for and the user's limits (`may_begin`) allow.
+
+    Where nothing can be read before another one begins (`is_blocked`), some begin without room: an eighth of those
+    in work, so that the next ones do not take a micro-batch each; one where the user's limits allow no more.
+    """
+    taken = 0
+    beyond = 1 if is_blocked else 0
+    if is_blocked and may_begin():
+        beyond = max(1, len(in_work) // 8)
+    while len(waiting) and ((in_work.has_room(taken) and may_begin()) or taken < beyond):
+        taken += 1
+        yield waiting.pop()
+
+
+def _bytes_of(split_id: str) -> int:
+    return len(split_id.encode()) + _BYTES_BESIDE_PATH

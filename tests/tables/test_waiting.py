@@ -1,0 +1,110 @@
+"""Files of a table that wait, and what an offset keeps of them: against a plain model."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
+from streaming_source.connectors.tables.lister import TableFile, files_of
+from streaming_source.connectors.tables.waiting import Progress, WaitingTableFiles, key_of
+from streaming_source.exceptions import OffsetError
+
+LOWS = st.integers(-3, 12) | st.just(MAX_WATERMARK)
+GROUPS = st.lists(st.lists(st.tuples(LOWS, st.sampled_from("abcd")), max_size=6, unique=True), max_size=6)
+SERIALIZER = TableCheckpointSerializer()
+
+
+def table_of(group: list[tuple[int, str]], version: int) -> list[TableFile]:
+    return [
+        TableFile(f"{name}{low}", version, 1, low, low if low < MAX_WATERMARK else NO_TIMESTAMP) for low, name in group
+    ]
+
+
+def restored(progress: Progress, versions: dict[int, list[TableFile]]) -> WaitingTableFiles:
+    """As an enumerator does it after a restart: by the versions of the table and what the offset has."""
+    written = SERIALIZER.serialize(TableCheckpoint("t", progress))
+    progress = SERIALIZER.deserialize(1, written).progress or progress
+    waiting = WaitingTableFiles(progress.after, in_snapshot=progress.in_snapshot)
+    after = progress.after
+    if progress.in_snapshot:
+        waiting.add(files_of(versions[after]), after, progress.steps[0].begun if progress.steps else None)
+    for step in progress.steps:
+        files = [file for version in range(after + 1, step.upto + 1) for file in versions.get(version, [])]
+        if step.upto != after:
+            waiting.add(files_of(files), step.upto, step.begun)
+        after = step.upto
+    return waiting
+
+
+@given(GROUPS, st.booleans(), st.data())
+def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
+    groups: list[list[tuple[int, str]]], has_snapshot: bool, data: st.DataObject
+) -> None:
+    first = 5 if has_snapshot else 6
+    versions = {first + number: table_of(group, first + number) for number, group in enumerate(groups)}
+    waiting, naive = WaitingTableFiles(5, in_snapshot=has_snapshot and bool(groups)), []
+    listed = iter(sorted(versions.items()))
+    left = len(versions)
+    while left or naive:
+        if left and (not naive or data.draw(st.booleans(), label="commit")):
+            version, files = next(listed)
+            waiting.add(files_of(files), version)
+            naive += files
+            left -= 1
+        elif naive:
+            expected = min(naive, key=key_of)
+            naive.remove(expected)
+            assert waiting.pop() == expected
+        if data.draw(st.booleans(), label="restart"):
+            progress = waiting.progress
+            late = {file.version for file in naive}
+            assert len(progress.steps) <= len(late) + 1
+            waiting = restored(progress, versions)
+        assert len(waiting) == len(naive)
+        known = [file.low_us for file in naive if file.low_us is not None]
+        assert waiting.earliest_us == min(known, default=MAX_WATERMARK)
+    with pytest.raises(IndexError):
+        waiting.pop()
+    assert waiting.progress.steps == ()
+
+
+def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
+    files = [TableFile(f"part-{n:05}.parquet", 3, 1, n, n) for n in range(10_000)]
+    waiting = WaitingTableFiles(3, in_snapshot=True)
+    waiting.add(files_of(files), 3)
+    for _ in range(700):
+        waiting.pop()
+    for version in range(4, 40):
+        waiting.add(files_of([TableFile(f"late-{version}", version, 1, 10_000 + version, 10_000 + version)]), version)
+
+    written = SERIALIZER.serialize(TableCheckpoint("t", waiting.progress))
+
+    assert json.loads(written) == {
+        "table": "t",
+        "after": 3,
+        "snapshot": True,
+        "steps": [[39, [699, "part-00699.parquet", 3]]],
+    }
+    assert waiting.among({"part-00010.parquet", "part-00900.parquet", "other"}) == {"part-00900.parquet"}
+
+
+@pytest.mark.parametrize(
+    "written", [b"{}", b'{"table":"t","after":1,"steps":[[2]]}', b'{"table":1,"after":"x"}', b"[]"]
+)
+def test_a_damaged_checkpoint_is_refused(written: bytes) -> None:
+    with pytest.raises(OffsetError, match="is no state of a table"):
+        SERIALIZER.deserialize(1, written)
+
+
+def test_files_are_columns() -> None:
+    assert isinstance(files_of([]), pa.Table)
+    assert files_of(table_of([(1, "a")], 2)).to_pylist() == [
+        {"path": "a1", "version": 2, "size": 1, "low_us": 1, "high_us": 1, "detail": ""}
+    ]
