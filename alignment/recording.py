@@ -23,7 +23,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
-from alignment.split_generators import Said, SplitGenerators
+from alignment.split_generators import SplitGenerators, WatermarkEmitted
 from alignment.watermarks import Int64Array, WatermarkOutput
 
 __all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay", "replayed_engine"]
@@ -76,8 +76,8 @@ _TYPES: Final = {
         EngineStarted,
         MicroBatchPlan,
         PlanningRules,
-        Said,
         SplitTable,
+        WatermarkEmitted,
         Loaded,
         Located,
     )
@@ -128,7 +128,7 @@ class Recorder:
 
 
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
-    """Plan again what the lines of a log say; an `InvalidArgumentError` if they are not such a log."""
+    """Plan again what was planned in the lines of a log; an `InvalidArgumentError` if they are not such a log."""
     for entries in engines(lines):
         yield from _replay_engine(entries, _engine(entries))
 
@@ -191,29 +191,29 @@ def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedP
         elif isinstance(entry, events.PlanCommitted):
             assert plan is not None, "a plan is committed behind its event"
             engine.commit(plan)
-        elif not isinstance(entry, (Loaded, Located, Said)):
+        elif not isinstance(entry, (Loaded, Located, WatermarkEmitted)):
             engine.apply(entry)
 
 
 class _ReplayedGenerators(SplitGenerators):
-    """Say again what was said."""
+    """Emit again what was emitted."""
 
     def __init__(self, entries: Sequence[Any]) -> None:
         super().__init__(1)
-        self._says = {entry.call: entry for entry in entries if isinstance(entry, Said)}
+        self._emitted = {entry.call: entry for entry in entries if isinstance(entry, WatermarkEmitted)}
 
-    def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:
+    def _call(self, split_id: str, emit: Callable[[WatermarkOutput], None]) -> bool:
         self._calls += 1
-        entry, said = self._says.get(self._calls), self._of(split_id)
+        entry, latest = self._emitted.get(self._calls), self._of(split_id)
         if entry is not None:
-            said.watermark, said.is_idle = entry.watermark_us, entry.is_idle
+            latest.watermark, latest.is_idle = entry.watermark_us, entry.is_idle
         return entry is not None
 
     def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
-        """Said already."""
+        """Emitted by `_call`."""
 
     def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
-        """Said already."""
+        """Emitted by `_call`."""
 
 
 def _loader(entries: Sequence[Any]) -> EventTimeLoader:

@@ -1,4 +1,4 @@
-"""Watermarks that no bound on out-of-orderness gives: of a user's generators, and of the source itself."""
+"""Watermarks that no bound on out-of-orderness gives: a user's generators emit them, or the source itself."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = [
     "LatestWatermark",
     "RecordLoader",
     "RunningGenerator",
-    "Said",
     "SourceWatermarks",
     "SplitGenerators",
     "UserGenerators",
+    "WatermarkEmitted",
 ]
 
 
@@ -65,8 +65,8 @@ _MAX_TIME_LIMITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """In a log: the call of this number said something new of its split."""
+class WatermarkEmitted:
+    """In a log: the call of this number changed the watermark of its split, or whether it is idle."""
 
     call: int
     watermark_us: int
@@ -74,7 +74,7 @@ class Said:
 
 
 class LatestWatermark(WatermarkOutput):
-    """Keeps the largest watermark that was emitted, and whether the split is idle by the generator's own word.
+    """Keeps the largest watermark that was emitted, and whether the generator marked the split as idle.
 
     A watermark ends idleness even where it does not advance: it shows that records flow again (FLINK-40504).
     """
@@ -135,15 +135,15 @@ class RunningGenerator:
 
 
 class SplitGenerators(ABC):
-    """What says the watermark of each split, called every `interval_us` without records.
+    """Gives the watermark of each split, and is called every `interval_us` without records.
 
-    A split is known from the first call with its id. It is to be called without records at the processing time
-    `emits_at_us`. `record` is called with what it says that is new, for a log that can be replayed; None for nobody.
+    A split is known from the first call with its id. The next call without records is due at the processing time
+    `emits_at_us`. `record` is called with each change, for a log that can be replayed; None for no log.
     """
 
     def __init__(self, interval_us: int) -> None:
         self._interval_us = interval_us
-        self._said: dict[str, LatestWatermark] = {}
+        self._latest: dict[str, LatestWatermark] = {}
         self._seen_to: dict[str, int] = {}
         # Of the records that are not seen yet: see `GeneratorState`; the last entry is the last micro-batch.
         self._time_limits: dict[str, list[tuple[int, int]]] = {}
@@ -153,24 +153,24 @@ class SplitGenerators(ABC):
 
     def begin(self, table: SplitTable, now_us: int) -> None:
         """Forget all, and begin with the splits of a table. O(n)."""
-        self.forget(list(self._said))
+        self.forget(list(self._latest))
         rows = zip(table.split_ids, table.watermarks.tolist(), table.statuses.tolist(), strict=True)
-        self._said = {i: LatestWatermark(watermark, status == SplitStatus.IDLE) for i, watermark, status in rows}
+        self._latest = {i: LatestWatermark(watermark, status == SplitStatus.IDLE) for i, watermark, status in rows}
         self._seen_to = dict(zip(table.split_ids, table.positions.tolist(), strict=True))
         self.emits_at_us = now_us
 
     def emit(self, table: SplitTable, now_us: int) -> bool:
-        """Call it for each split without records; whether it says something new. O(n)."""
+        """Call it for each split without records; whether that changes a watermark or idleness. O(n)."""
         self.emits_at_us = now_us + self._interval_us
         is_new = False
         for split_id, position in zip(table.split_ids, table.positions.tolist(), strict=True):
-            is_new |= self._let(split_id, partial(self._emit, split_id, position))
+            is_new |= self._call(split_id, partial(self._emit, split_id, position))
         return is_new
 
     def advance(self, split_id: str, start: int, stop: int) -> int:
         """Watermark of a split after the records of `[start, stop)`. These end idleness, before they are seen."""
         self._of(split_id).mark_active()
-        self._let(split_id, partial(self._see, split_id, start, stop))
+        self._call(split_id, partial(self._see, split_id, start, stop))
         self._seen_to[split_id] = stop
         return self._of(split_id).watermark
 
@@ -180,12 +180,12 @@ class SplitGenerators(ABC):
             self._of(split_ids[slot]).mark_active()
 
     def take_report(self, report: RangeReport) -> bool:
-        """What a reader saw says the watermark, where readers report; whether it is new. O(1)."""
-        split_id, said = report.split_id, self._said.get(report.split_id)
-        if said is None or report.stop <= self._seen_to.get(split_id, 0):
+        """Take the watermark that a reader reported; False if its records were reported before. O(1)."""
+        split_id, latest = report.split_id, self._latest.get(report.split_id)
+        if latest is None or report.stop <= self._seen_to.get(split_id, 0):
             return False
-        said.emit_watermark(report.watermark_us)
-        said.is_idle = report.is_idle
+        latest.emit_watermark(report.watermark_us)
+        latest.is_idle = report.is_idle
         self._seen_to[split_id] = report.stop
         self._restore(split_id, GeneratorState(None, report.state_version, report.state) if report.state else None)
         return True
@@ -218,7 +218,7 @@ class SplitGenerators(ABC):
                 self._restore(split_id, state)
 
     def states(self, table: SplitTable, time_limit_us: int | None = None) -> tuple[GeneratorState | None, ...]:
-        """What a restart needs of each split of a table that it has advanced to; None where the table says it. O(n).
+        """What a restart needs of each split of a table that it has advanced to; None where the table has it. O(n).
 
         In the micro-batch that leads to the table event times from the limit on are invalid; None for no limit.
         """
@@ -227,12 +227,12 @@ class SplitGenerators(ABC):
 
     def split_ids(self) -> Set[str]:
         """Ids of the splits of which something is remembered."""
-        return self._said.keys() | self._seen_to.keys() | self._time_limits.keys()
+        return self._latest.keys() | self._seen_to.keys() | self._time_limits.keys()
 
     def forget(self, split_ids: Iterable[str]) -> None:
         """These have left."""
         for split_id in split_ids:
-            self._said.pop(split_id, None)
+            self._latest.pop(split_id, None)
             self._seen_to.pop(split_id, None)
             self._time_limits.pop(split_id, None)
 
@@ -244,7 +244,7 @@ class SplitGenerators(ABC):
 
     @abstractmethod
     def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
-        """Say something without records; those before `position` were admitted."""
+        """Emit what is due without records; those before `position` were admitted."""
 
     def _restore(self, split_id: str, state: GeneratorState | None) -> None:  # noqa: B027 (most have nothing to do)
         """Go on from a state."""
@@ -252,19 +252,19 @@ class SplitGenerators(ABC):
     def _state(self, split_id: str) -> GeneratorState:
         return GeneratorState()
 
-    def _let(self, split_id: str, say: Callable[[WatermarkOutput], None]) -> bool:
-        """Let it say something; whether that is new."""
-        said = self._of(split_id)
-        before = said.watermark, said.is_idle
-        say(said)
+    def _call(self, split_id: str, emit: Callable[[WatermarkOutput], None]) -> bool:
+        """Let a split's watermark be emitted; whether that changes it, or whether the split is idle."""
+        latest = self._of(split_id)
+        before = latest.watermark, latest.is_idle
+        emit(latest)
         self._calls += 1
-        is_new = before != (said.watermark, said.is_idle)
+        is_new = before != (latest.watermark, latest.is_idle)
         if is_new and self.record is not None:
-            self.record(Said(self._calls, said.watermark, said.is_idle))
+            self.record(WatermarkEmitted(self._calls, latest.watermark, latest.is_idle))
         return is_new
 
     def _of(self, split_id: str) -> LatestWatermark:
-        return self._said.setdefault(split_id, LatestWatermark())
+        return self._latest.setdefault(split_id, LatestWatermark())
 
     def _known(self, split_id: str, position: int, time_limit_us: int | None) -> GeneratorState | None:
         state, seen_to = self._state(split_id), self._seen_to.get(split_id, position)
@@ -327,20 +327,20 @@ class UserGenerators(SplitGenerators):
 class SourceWatermarks(SplitGenerators):
     """What the source emits with its records.
 
-    `said_before(split_id, position)` is the largest watermark that it emitted behind the records before a position, or
-    earlier, and whether it marked the split as idle last; None where it said nothing, or only the readers know.
+    `emitted_before(split_id, position)` is the largest watermark that it emitted behind the records before a position,
+    or earlier, and whether it marked the split as idle last; None where it emitted nothing, or only readers know.
     """
 
-    def __init__(self, interval_us: int, said_before: Callable[[str, int], tuple[int, bool] | None]) -> None:
+    def __init__(self, interval_us: int, emitted_before: Callable[[str, int], tuple[int, bool] | None]) -> None:
         super().__init__(interval_us)
-        self._said_before = said_before
+        self._emitted_before = emitted_before
 
     def _see(self, split_id: str, start: int, stop: int, output: WatermarkOutput) -> None:
         self._emit(split_id, stop, output)
 
     def _emit(self, split_id: str, position: int, output: WatermarkOutput) -> None:
-        said = self._said_before(split_id, position)
-        if said is not None:
-            output.emit_watermark(said[0])
-            if said[1]:
+        emitted = self._emitted_before(split_id, position)
+        if emitted is not None:
+            output.emit_watermark(emitted[0])
+            if emitted[1]:
                 output.mark_idle()

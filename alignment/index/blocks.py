@@ -65,7 +65,7 @@ class _Blocks(NamedTuple):
 
 
 class _Added(NamedTuple):
-    """Blocks of one split that are not in the columns yet; what is not said here is the same for all new ones."""
+    """Blocks of one split that are not in the columns yet; the other columns are the same for all new blocks."""
 
     split_id: str
     opaque: int

@@ -163,8 +163,8 @@ def _advance(
     watermarks = before.watermarks.copy()
     if advance is not None:
         for slot in np.flatnonzero(ends > before.positions):
-            said = advance(before.split_ids[slot], int(before.positions[slot]), int(ends[slot]))
-            watermarks[slot] = max(int(watermarks[slot]), said)
+            emitted_us = advance(before.split_ids[slot], int(before.positions[slot]), int(ends[slot]))
+            watermarks[slot] = max(int(watermarks[slot]), emitted_us)
     return watermarks
 
 

@@ -33,14 +33,14 @@ from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, engines
 from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
-from alignment.split_generators import Said
+from alignment.split_generators import WatermarkEmitted
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = ["RecordedWorkload"]
 
 
-_NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, Said)
+_NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, WatermarkEmitted)
 
 
 class RecordedWorkload:

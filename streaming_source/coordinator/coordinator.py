@@ -56,8 +56,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` the wall
     clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
-    `workers`, by default threads, do what must not keep the planner waiting; they are closed with this. The `meeting`
-    is that of the alignment group whose other members are other sources, and left when this is closed. The `recorder`
+    `workers`, by default threads, do what must not keep the planner waiting; they are closed with this. The `group`
+    exchanges reports with the other sources of an alignment group, and is left when this is closed. The `recorder`
     writes down what drives the engine.
     """
 
@@ -70,7 +70,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
-        meeting: GroupExchange | None = None,
+        group: GroupExchange | None = None,
         recorder: Recorder | None = None,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
@@ -81,9 +81,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group = meeting
+        self._group = group
         self._recorder = recorder
-        # When it was said that what is there is all there is (AvailableNow); None as long as more may come.
+        # Since when only what is there is read (AvailableNow); None as long as more may come.
         self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None

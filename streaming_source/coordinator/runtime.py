@@ -34,7 +34,7 @@ CheckpointT = TypeVar("CheckpointT")
 class SourceRuntime(Generic[SplitT, CheckpointT]):
     """An enumerator in its place: its host, the engine, and where event times of unread records come from.
 
-    `generators` say the watermarks of splits, where no bound gives them. Where it `reads_on` readers report, and a
+    `generators` give the watermarks of splits, where no bound does. Where it `reads_on` readers report, and a
     watermark needs all records before it: what was not reported is read again for it.
     """
 
@@ -99,7 +99,7 @@ def _event_times_of(
 def _generators_of(
     event_times: EventTimeProvider[Any], index: EventTimeIndex, rules: ReadRules
 ) -> SplitGenerators | None:
-    """What says the watermarks, where no bound gives them."""
+    """What gives the watermarks, where no bound does."""
     strategy = rules.strategy
     if not strategy.makes_own_watermarks:
         return None
@@ -108,7 +108,7 @@ def _generators_of(
 
     interval_us = strategy.auto_watermark_interval_us
     if strategy.uses_source_watermarks:
-        return SourceWatermarks(interval_us, event_times.said_before)
+        return SourceWatermarks(interval_us, event_times.emitted_before)
     needs_columns = bool(strategy.generator_columns)
 
     def load(split_id: str, start: int, stop: int) -> Iterator[tuple[pa.RecordBatch | None, Int64Array]]:

@@ -136,8 +136,8 @@ class OffsetCodec:
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
-            is_said = isinstance(error, OffsetError)
-            what = error if is_said else f"damaged offset of {self._source.name}: {error!r} in {_shown(offset)}"
+            is_explained = isinstance(error, OffsetError)
+            what = error if is_explained else f"damaged offset of {self._source.name}: {error!r} in {_shown(offset)}"
             raise OffsetError(f"{what}; restore the checkpoint, or use a new checkpointLocation") from None
 
     def _check(self, offset: Offset) -> None:

@@ -120,7 +120,7 @@ class StreamPlanning:
             schema,
             processing_time_us,
             readers=self._tasks,
-            meeting=_meeting(rules, source.name),
+            group=_group_exchange(rules, source.name),
             recorder=_recorder(options.event_log, source),
             clock_us=wall_clock_us,
         )
@@ -309,7 +309,7 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _meeting(rules: ReadRules, name: str) -> GroupExchange | None:
+def _group_exchange(rules: ReadRules, name: str) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None

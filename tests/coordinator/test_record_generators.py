@@ -266,7 +266,7 @@ def test_a_watermark_without_records_makes_a_micro_batch_without_any() -> None:
     harness = SourceHarness(source, OWN, clock=source.clock)
     harness.run()
     scan = harness.coordinator.runtime.event_times._scans["a"]  # type: ignore[attr-defined]
-    scan.seen.say(0, 77, False)
+    scan.seen.add_emitted(0, 77, False)
     source.clock.advance("200 ms")
     batches = harness.run()
     assert [batch.all_records for batch in batches] == [[]]

@@ -64,7 +64,7 @@ class Situation:
             clock=self.clock,
             max_rows=max_rows,
             reports=reports,
-            meeting=self._exchange("testing") if in_group else None,
+            group=self._exchange("testing") if in_group else None,
         )
         self._codec = OffsetCodec(self.source)
         self.recentProgress: list[dict[str, Any]] = []
@@ -177,8 +177,8 @@ class _Wrapped:
 class _Harness(SourceHarness):
     """In an alignment group."""
 
-    def __init__(self, *arguments: Any, meeting: GroupExchange | None, **options: Any) -> None:
-        self._meeting = meeting
+    def __init__(self, *arguments: Any, group: GroupExchange | None, **options: Any) -> None:
+        self._group = group
         super().__init__(*arguments, **options)
 
     def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
@@ -189,7 +189,7 @@ class _Harness(SourceHarness):
             self.clock.now_us,
             readers=self.readers,
             workers=InlineWorkers(self.clock),
-            meeting=self._meeting,
+            group=self._group,
         )
         coordinator.restore(self.state)
         return coordinator

@@ -126,7 +126,7 @@ class Planned:
             self.source.schema(),
             self._group.clock.now_us,
             workers=self._workers,
-            meeting=self.meeting,
+            group=self.meeting,
         )
         if self._available_now:
             self.planning.drain()

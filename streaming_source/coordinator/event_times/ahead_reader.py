@@ -74,14 +74,14 @@ class FetchedBlock:
 class FetchResult:
     """What one fetch brought of one split: blocks in order, none empty; and whether nothing more will come.
 
-    `caught_up` is what `SplitReader.caught_up` says. `said` is what the source said of the split: behind how many of
-    these records, the watermark, and whether it is idle.
+    `caught_up` is the result of `SplitReader.caught_up`. `emitted` are the watermarks that the source emitted of the
+    split: behind how many of these records, the watermark, and whether the split is idle.
     """
 
     blocks: tuple[FetchedBlock, ...]
     finished: bool
     caught_up: CaughtUp | None = None
-    said: tuple[tuple[int, int, bool], ...] = ()
+    emitted: tuple[tuple[int, int, bool], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -104,8 +104,8 @@ class AheadSplit(SplitOutput[SplitT]):
 class AheadReader(Generic[SplitT]):
     """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
-    `columns` are paths of columns that are kept beside the event times; where it `hears` the watermarks that the source
-    emits these are kept, too. Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader`
+    `columns` are paths of columns that are kept beside the event times; where it `keeps_watermarks` those that the
+    source emits are kept, too. Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader`
     that cannot is refused.
     """
 
@@ -117,12 +117,12 @@ class AheadReader(Generic[SplitT]):
         enumerator: SplitEnumerator[SplitT, Any] | None = None,
         *,
         columns: Sequence[str] = (),
-        hears: bool = False,
+        keeps_watermarks: bool = False,
         must_pause: bool = False,
     ) -> None:
         self._source = source
         self._context = SourceReaderContext(columns_for_times(schema, assigner, columns), enumerator=enumerator)
-        self._new_output = partial(_TimesOutput, assigner, columns, hears=hears)
+        self._new_output = partial(_TimesOutput, assigner, columns, keeps_watermarks=keeps_watermarks)
         self._must_pause = must_pause
         self._emitter = source.create_record_emitter(self._context)
         self._reader: SplitReader[SplitT] | None = None
@@ -183,11 +183,11 @@ class AheadReader(Generic[SplitT]):
         records.recycle()
         fetched = {}
         for split_id, split in splits.items():
-            (blocks, said), is_finished = split.times.take(), split_id in finished or split.has_reached_end
+            (blocks, emitted), is_finished = split.times.take(), split_id in finished or split.has_reached_end
             if blocks or is_finished:
-                fetched[split_id] = FetchResult(blocks, is_finished, said=said)
-            elif said or split_id not in paused:
-                fetched[split_id] = FetchResult(blocks, is_finished, reader.caught_up(split_id), said)
+                fetched[split_id] = FetchResult(blocks, is_finished, emitted=emitted)
+            elif emitted or split_id not in paused:
+                fetched[split_id] = FetchResult(blocks, is_finished, reader.caught_up(split_id), emitted)
         for split_id in finished:
             self._added.pop(split_id, None)
             self._paused.discard(split_id)
@@ -243,14 +243,14 @@ def read_range(
 class _TimesOutput(SourceOutput):
     """Keeps positions and event times, and what is wanted beside."""
 
-    def __init__(self, assigner: TimestampAssigner, columns: Sequence[str], *, hears: bool) -> None:
+    def __init__(self, assigner: TimestampAssigner, columns: Sequence[str], *, keeps_watermarks: bool) -> None:
         self._assigner = assigner
         self._columns = columns
-        self._hears = hears
+        self._keeps_watermarks = keeps_watermarks
         self._blocks: list[FetchedBlock] = []
         self._rows = 0
         self._latest = LatestWatermark()
-        self._said: list[tuple[int, int, bool]] = []
+        self._emitted: list[tuple[int, int, bool]] = []
 
     def collect(
         self, batch: pa.RecordBatch, source_timestamps: Int64Array | None = None, *, positions: int | Int64Array
@@ -270,24 +270,24 @@ class _TimesOutput(SourceOutput):
 
     def emit_watermark(self, watermark: int) -> None:
         self._latest.emit_watermark(watermark)
-        self._say("a watermark")
+        self._keep("a watermark")
 
     def mark_idle(self) -> None:
         self._latest.mark_idle()
-        self._say("idleness")
+        self._keep("idleness")
 
     def mark_active(self) -> None:
         self._latest.mark_active()
-        self._say("activity")
+        self._keep("activity")
 
-    def _say(self, what: str) -> None:
-        if self._hears:
-            self._said.append((self._rows, self._latest.watermark, self._latest.is_idle))
+    def _keep(self, what: str) -> None:
+        if self._keeps_watermarks:
+            self._emitted.append((self._rows, self._latest.watermark, self._latest.is_idle))
         else:
             ignore(what)
 
     def take(self) -> tuple[tuple[FetchedBlock, ...], tuple[tuple[int, int, bool], ...]]:
-        """What was collected, and what was said, since the last call."""
-        taken = tuple(self._blocks), tuple(self._said)
-        self._blocks, self._said, self._rows = [], [], 0
+        """The records and watermarks that were emitted since the last call."""
+        taken = tuple(self._blocks), tuple(self._emitted)
+        self._blocks, self._emitted, self._rows = [], [], 0
         return taken

@@ -110,7 +110,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """The records of `[start, stop)` with the columns that a watermark generator needs."""
         raise UnsupportedOperationError(f"{type(self).__name__} has no records")
 
-    def said_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
+    def emitted_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
         """Return what the source emitted of a split with the records before a number: see `SourceWatermarks`."""
         return None
 

@@ -76,7 +76,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             host.timestamp_assigner,
             host.enumerator,
             columns=rules.strategy.generator_columns,
-            hears=rules.strategy.uses_source_watermarks,
+            keeps_watermarks=rules.strategy.uses_source_watermarks,
             must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
         )
         # Of the splits that ended with the last state: its ranges are still to be cut.
@@ -174,8 +174,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         return self._scans[split_id].seen.blocks(start, stop)
 
-    def said_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
-        return self._scans[split_id].seen.said_before(number)
+    def emitted_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
+        return self._scans[split_id].seen.emitted_before(number)
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         """See `EventTimeProvider`. Cut where a fetch ended, unless a split can be read from any position."""
@@ -258,7 +258,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             fetched = fetcher.reader.fetch({split_id: scan.ahead for split_id, scan in scans.items()}, paused)
             if len(self._fetchers) > _MAX_OPEN:
                 fetcher.reader.close()
-        except BaseException as raised:  # whatever it is, the query must hear of it
+        except BaseException as raised:  # whatever it is, the query must fail with it
             error = raised
         with self._lock:
             self._turns.leave(quiet=is_quiet)
@@ -309,7 +309,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 continue
             scan.judge(part, MAX_WATERMARK if limit_us is None else limit_us, others=brought, nothing=nothing)
             scan.is_last = part.finished or (drains and scan.found_nothing)
-            if part.blocks or part.said or scan.is_last or scan.found_nothing or not brought:
+            if part.blocks or part.emitted or scan.is_last or scan.found_nothing or not brought:
                 self._pass_on(PostedFetch(scan, began_us, part, scan.found_nothing, scan.is_last))
         fetcher.stage = Stage.RESTING
         if brought or fetcher.is_wanted:
@@ -329,7 +329,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def _pass_on(self, arrival: PostedFetch[SplitT]) -> None:
         last = arrival.scan.last_arrival
         if last is not None and last.is_like(arrival) and not arrival.is_last:
-            # As long as nobody takes them they do not pile up.
+            # They do not pile up while the coordinator is busy.
             last.began_us = arrival.began_us
             return
         arrival.scan.last_arrival = arrival
@@ -356,8 +356,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 for block in blocks:
                     scan.seen.append(block)
                 scan.untaken -= fetched.rows
-        for rows, watermark, is_idle in fetched.said:
-            scan.seen.say(fetched.rows - rows, watermark, is_idle)
+        for rows, watermark, is_idle in fetched.emitted:
+            scan.seen.add_emitted(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
             self._host.complete_split(split_id)
         scan.scanned_us = arrival.began_us

@@ -49,8 +49,8 @@ class FetchedRecords:
         self.end = self.committed_to = RecordNumber(position)
         # (position, number) of where a range may begin or end: between blocks, and where states are.
         self._borders: list[tuple[int, int]] = [(position, position)]
-        # (number, watermark, is_idle) of what the source itself said behind the record before that number; rising.
-        self._said: list[tuple[int, int, bool]] = []
+        # (number, watermark, is_idle) that the source itself emitted behind the record before that number; rising.
+        self._emitted: list[tuple[int, int, bool]] = []
 
     @property
     def unread(self) -> int:
@@ -75,14 +75,14 @@ class FetchedRecords:
                 return self._blocks[i][row] + 1
         return next(position for position, known in self._borders if known == number)
 
-    def say(self, rows: int, watermark: int, is_idle: bool) -> None:
-        """The source said this behind all records but the last `rows`; behind what it said before. O(1)."""
-        self._said.append((self.end - rows, watermark, is_idle))
+    def add_emitted(self, rows: int, watermark: int, is_idle: bool) -> None:
+        """The source emitted this behind all records but the last `rows`, after what it emitted before. O(1)."""
+        self._emitted.append((self.end - rows, watermark, is_idle))
 
-    def said_before(self, number: int) -> tuple[int, bool] | None:
-        """What the source said last behind the records before `number`; None if nothing. O(log n)."""
-        i = bisect_left(self._said, (number + 1,))
-        return None if i == 0 else self._said[i - 1][1:]
+    def emitted_before(self, number: int) -> tuple[int, bool] | None:
+        """What the source emitted last behind the records before `number`; None if nothing. O(log n)."""
+        i = bisect_left(self._emitted, (number + 1,))
+        return None if i == 0 else self._emitted[i - 1][1:]
 
     def blocks(self, first: int, stop: int) -> Iterator[FetchedBlock]:
         """The records of these numbers, without their positions. O(blocks)."""
@@ -105,7 +105,7 @@ class FetchedRecords:
         border = (self.position_at(number), number)
         done = bisect_left(self._ends, number + 1)
         del self._blocks[:done], self._ends[:done]
-        del self._said[: max(bisect_left(self._said, (number + 1,)) - 1, 0)]
+        del self._emitted[: max(bisect_left(self._emitted, (number + 1,)) - 1, 0)]
         # What lies between the last two states is still to be cut into ranges.
         self._borders = sorted({border, *(known for known in self._borders if known[1] >= last)})
 
@@ -136,9 +136,9 @@ class SplitScan(Generic[SplitT]):
     untaken, front_us
         Records fetched, and not taken over; the largest valid event time fetched.
     is_gone, is_last, found_nothing
-        Nobody wants to know any more; nothing more will be fetched; the last fetch showed that there was nothing.
+        The split has left; nothing more will be fetched; the last fetch showed that there was nothing.
     passed_over
-        Fetches that brought something of other splits, and of this one did not even say that there was nothing.
+        Fetches that brought something of other splits, and do not show whether this one had anything.
     last_arrival
         On its way to the coordinator.
     """
@@ -199,7 +199,7 @@ class Fetcher(Generic[SplitT]):
     is_gone
         No split is left, and none will come.
     is_wanted, is_timed
-        It is to fetch again as soon as the fetch under way is over; somebody will see whether a fetch blocks.
+        It is to fetch again as soon as the fetch under way is over; a timer will wake a fetch that blocks.
     fetches
         Begun so far.
     retry_s, patience_s
@@ -228,7 +228,7 @@ class Fetcher(Generic[SplitT]):
         """A fetch of some splits begins, of which not all are far `ahead`; which of them are paused for it.
 
         A split that was passed over for long is fetched alone: how a reader of several splits shares its fetches among
-        them is its own affair, but none must be starved, nor hold the watermark because nobody sees that it is idle.
+        them is its own affair, but none must be starved, nor hold the watermark because its idleness goes unseen.
         """
         self.stage, self.is_wanted, self.left_out = Stage.FETCHING, False, ahead
         self.fetches += 1
@@ -239,7 +239,7 @@ class Fetcher(Generic[SplitT]):
             return paused
         for split_id in overdue:
             scans[split_id].passed_over = 0
-        # That these have nothing says nothing of the others.
+        # That these have nothing does not show that the others have nothing.
         self.is_wanted = True
         return set(scans) - overdue
 
@@ -256,7 +256,7 @@ class Fetcher(Generic[SplitT]):
         self._woken_through = self.fetches + 1
 
     def judge(self, found: bool) -> bool:
-        """A fetch is over: whether there was nothing to fetch. One that was cut short says nothing of that."""
+        """A fetch is over: whether there was nothing to fetch. One that was cut short does not show that."""
         if found:
             self.retry_s = _FIRST_RETRY_S
             return False
@@ -284,7 +284,7 @@ class PostedFetch(Generic[SplitT]):
 
     def is_like(self, other: PostedFetch[SplitT]) -> bool:
         """Whether both found nothing, and know the same of it."""
-        is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.said
+        is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.emitted
         return self.found_nothing and other.found_nothing and is_same
 
 
@@ -308,7 +308,7 @@ class FetchScheduler(Generic[T]):
         self._queues[quiet].append(item)
 
     def take(self) -> tuple[T, bool] | None:
-        """Who is next, and whether it is quiet; None if nobody may begin. Its place is free after `leave`. O(1)."""
+        """The next item, and whether it is quiet; None if none may begin. Its place is free after `leave`. O(1)."""
         if sum(self._taken) < self._places:
             for quiet, queue in enumerate(self._queues):
                 if queue and self._taken[quiet] < self._at_most[quiet]:
@@ -317,5 +317,5 @@ class FetchScheduler(Generic[T]):
         return None
 
     def leave(self, *, quiet: bool) -> None:
-        """A turn is over; `quiet` as `take` said."""
+        """A turn is over; `quiet` as `take` returned it."""
         self._taken[quiet] -= 1

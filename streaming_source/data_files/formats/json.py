@@ -70,8 +70,8 @@ class JsonFormat(RecordFormat):
         return [line + b"\n" for line in data.split(b"\n") if line.strip()]
 
     def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
-        said = json.loads(record)
-        return said if isinstance(said, dict) else {}
+        value = json.loads(record)
+        return value if isinstance(value, dict) else {}
 
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
