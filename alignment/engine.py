@@ -145,9 +145,10 @@ class Engine:
                 probed = None if event.split_ids is None else self._in_work(event.split_ids)
                 self.idle_clock.probe(event.at_us, probed)
             case events.SplitsBlocked():
-                blocked, unreachable = self._in_work(event.split_ids), self._in_work(event.unreachable)
-                self.idle_clock.blocked.update(dict.fromkeys(blocked, WaitsFor.TRANSACTION))
-                self.idle_clock.blocked.update(dict.fromkeys(unreachable, WaitsFor.SOURCE))
+                blocked = self.idle_clock.blocked
+                blocked.update(dict.fromkeys(self._in_work(event.unindexed), WaitsFor.RECORDS))
+                blocked.update(dict.fromkeys(self._in_work(event.split_ids), WaitsFor.TRANSACTION))
+                blocked.update(dict.fromkeys(self._in_work(event.unreachable), WaitsFor.SOURCE))
             case events.RangesReported():
                 self._take_reports(event.reports)
             case events.SplitsAssigned():

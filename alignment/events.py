@@ -151,11 +151,13 @@ class Probed:
 class SplitsBlocked:
     """Splits have records that cannot be read yet (an open transaction, say): they are not idle until probed again.
 
-    Of those that are `unreachable` nobody knows whether they have.
+    Whether those that are `unreachable` have records is not known; those that are `unindexed` have some that the index
+    does not have yet.
     """
 
     split_ids: frozenset[str]
     unreachable: frozenset[str] = frozenset()
+    unindexed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,7 +371,7 @@ def explain_splits(
         if behind == 0:
             waits_for = WaitsFor.REPORT if split_id in unreported else WaitsFor.RECORDS
             silent_since_us = since if since > LONG_AGO_US else None
-        if split_id in blocked:
+        if blocked.get(split_id, WaitsFor.RECORDS) is not WaitsFor.RECORDS:
             waits_for = blocked[split_id]
         if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK:
             next_us = following

@@ -272,6 +272,10 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def unindexed_splits(self) -> Collection[str]:
+        """Ids of splits with records that the index does not have yet: these are not idle. By default none."""
+        return ()
+
     def unreachable_splits(self) -> Collection[str]:
         """Ids of splits that cannot be looked at now, some or all: these are not idle. By default there are none.
 

@@ -409,14 +409,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _block_splits(self) -> None:
         enumerator, engine = self.host.enumerator, self.runtime.engine
-        blocked, unreachable = (
+        blocked, unreachable, unindexed = (
             frozenset([split_id for split_id in split_ids if split_id in engine.index])
-            for split_ids in (enumerator.blocked_splits(), enumerator.unreachable_splits())
+            for split_ids in (
+                enumerator.blocked_splits(),
+                enumerator.unreachable_splits(),
+                enumerator.unindexed_splits(),
+            )
         )
-        wait_for = dict.fromkeys(blocked, WaitsFor.TRANSACTION) | dict.fromkeys(unreachable, WaitsFor.SOURCE)
+        wait_for = dict.fromkeys(unindexed, WaitsFor.RECORDS) | dict.fromkeys(blocked, WaitsFor.TRANSACTION)
+        wait_for |= dict.fromkeys(unreachable, WaitsFor.SOURCE)
         # Triggers come every few milliseconds: the log of events need not have it with each.
         if not wait_for.items() <= engine.idle_clock.blocked.items():
-            engine.apply(events.SplitsBlocked(blocked, unreachable))
+            engine.apply(events.SplitsBlocked(blocked, unreachable, unindexed))
 
     def _look_for_more(self) -> None:
         """Find what is there and was not seen yet, as far as that can be done soon."""

@@ -135,6 +135,9 @@ def test_an_open_transaction_a_read_limit_another_source_and_waiting_splits_are_
     explained = source.explain(HorizonMoved(2**63 - 1), SplitsBlocked(frozenset(["a"])), after_s=90)
     assert waits(explained) == {"a": WaitsFor.TRANSACTION}
     assert "split 'a' has an open transaction" in sentence(explained)
+    explained = source.explain(SplitsBlocked(frozenset(), unindexed=frozenset(["a"])), after_s=90)
+    assert explained.splits[0].waits_for is WaitsFor.RECORDS
+    assert explained.cause is not Cause.TRANSACTION
     explained = source.explain(SplitsBlocked(frozenset(), frozenset(["a"])), after_s=90)
     assert explained.cause is Cause.SOURCE
     assert "split 'a' cannot be reached" in sentence(explained)

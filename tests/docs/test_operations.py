@@ -1,4 +1,4 @@
-"""The dashboard and alert rules of docs/operations name metrics that the listener exports; the compose file is valid."""
+"""The dashboard and alert rules of docs/operations name metrics of the listener; the compose file is valid."""
 
 from __future__ import annotations
 

@@ -272,9 +272,10 @@ def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
         part: found for part, found in answer(wanted, **options).items() if part.number
     }
     parts.look()
-    assert parts.index.blocked_splits == {"t-0": 0}
+    assert parts.index.unindexed_splits == {"t-0"}
     parts.index.leave(["t-0"])
     parts.look()
+    assert parts.index.unindexed_splits == set()
     assert parts.index.blocked_splits == {}
 
 
@@ -285,6 +286,22 @@ def test_a_look_whose_news_were_told_meanwhile_tells_nothing_twice() -> None:
     parts.index.take(first)
     parts.index.take(second)
     assert parts.told()[0] == [(2, 2 * MS)]
+
+
+def test_records_that_wait_for_the_next_look_are_not_those_of_a_transaction() -> None:
+    parts = Partitions(1)
+    parts.append(Entry(1), Entry(2))
+    first = parts.index.look()
+    parts.append(Entry(3))
+    second = parts.index.look()
+    parts.index.take(first)
+    parts.index.take(second)
+    assert parts.told()[0] == [(2, 2 * MS)], "the second look began before the first was taken"
+    assert parts.index.unindexed_splits == {"t-0"}
+    assert parts.index.blocked_splits == {}
+    parts.look()
+    assert parts.told()[0] == [(2, 2 * MS), (1, 3 * MS)]
+    assert parts.index.unindexed_splits == set()
 
 
 def test_records_that_are_deleted_before_they_are_told_are_lost() -> None:
@@ -329,7 +346,8 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts.append(*(Entry(i) for i in range(8)), mark(99))
     parts.look()
     assert parts.told()[1] == [(3, 0, 2 * MS)]
-    assert parts.index.blocked_splits == {"t-0": 0}, "not idle before all was looked at"
+    assert parts.index.unindexed_splits == {"t-0"}, "not idle before all was looked at"
+    assert parts.index.blocked_splits == {}
     parts.index.extend_snapshot()
     assert len(parts.told()[1]) == 1, "what was told is not read yet"
     parts.index.commit_plan("t-0", 3)

@@ -339,6 +339,9 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     def blocked_splits(self) -> Mapping[str, int]:
         return self.index.blocked_splits
 
+    def unindexed_splits(self) -> Collection[str]:
+        return self.index.unindexed_splits
+
     def extend_snapshot(self) -> None:
         self.index.extend_snapshot()
 

@@ -73,13 +73,14 @@ class _Update(NamedTuple):
 class Looked(NamedTuple):
     """What one look brought: updates, and where what can be read ends, by split id.
 
-    `blocked_splits` have so many records behind that, of transactions that are open; 0 where the brokers do not answer.
-    Of `replaced_topics`, which are gone or were created again, there are neither updates nor ends.
+    `blocked_splits` have so many records behind that, of transactions that are open. The ends of `unknown_splits` were
+    not returned by the brokers, or are of `replaced_topics`, which are gone or were created again.
     """
 
     updates: Sequence[_Update]
     ends: Mapping[str, int]
     blocked_splits: Mapping[str, int]
+    unknown_splits: frozenset[str] = frozenset()
     replaced_topics: frozenset[str] = frozenset()
 
 
@@ -123,8 +124,10 @@ class TimeIndex:
         self._for_looks, self._for_plans = for_looks, for_plans
         self._scanner = scanner
         self._fail_on_data_loss = fail_on_data_loss
-        # Splits that are not read to their ends although nothing of them is unread in the index.
+        # By split id, records that open transactions held back at the last look.
         self.blocked_splits: Mapping[str, int] = {}
+        # Those with records that are not added yet, and those whose ends are not known.
+        self.unindexed_splits: Collection[str] = ()
         # Changed on the coordinator's thread. Looks, on another one, begin with a copy.
         self._splits: dict[str, _Indexed] = {}
         self._gone: set[str] = set()
@@ -169,12 +172,13 @@ class TimeIndex:
         logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
         ends: dict[str, int] = {}
         blocked_splits: dict[str, int] = {}
+        unknown: set[str] = set()
         shorter: list[tuple[_Indexed, int]] = []
         for known in parts:
             log, split = logs.get(known.split.of), known.split
             if log is None:
                 # Nothing is known of it; whether it is gone says discovery.
-                blocked_splits[split.split_id] = 0
+                unknown.add(split.split_id)
                 continue
             ends[split.split_id] = split.before_stop(log.readable)
             if (locked := split.before_stop(log.written) - ends[split.split_id]) > 0:
@@ -193,8 +197,9 @@ class TimeIndex:
             updates = [update for update in updates if update.known.split.topic not in replaced]
             hidden = {known.split.split_id for known in parts if known.split.topic in replaced}
             ends = {split_id: end for split_id, end in ends.items() if split_id not in hidden}
-            blocked_splits |= dict.fromkeys(hidden, 0)
-        return Looked(updates, ends, blocked_splits, replaced)
+            blocked_splits = {split_id: count for split_id, count in blocked_splits.items() if split_id not in hidden}
+            unknown |= hidden
+        return Looked(updates, ends, blocked_splits, frozenset(unknown), replaced)
 
     def _share(self, partitions: int) -> int:
         """How many records of each of so many partitions may be read ahead."""
@@ -306,8 +311,9 @@ class TimeIndex:
                 self._splits[split_id] = known._replace(end=end)
         for split_id in looked.ends:
             self._complete(split_id)
-        behind = dict.fromkeys((split_id for split_id in looked.ends if self._is_behind(split_id)), 0)
-        self.blocked_splits = {**behind, **looked.blocked_splits}
+        self.blocked_splits = looked.blocked_splits
+        # Another look may have added records since this one began: then this one's are added by the next.
+        self.unindexed_splits = {i for i in looked.ends if self._is_behind(i)} | looked.unknown_splits
 
     def extend_snapshot(self) -> None:
         """Add more of the splits of which all that was added is in a state, up to the ends of the last look."""
