@@ -60,10 +60,7 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     try:
         stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
     except FileNotFoundError:
-        raise FileGoneError(
-            f"{file.path} is gone: it was deleted after it had been listed and before it was read. "
-            "Restore it, or set ignoreMissingFiles = true"
-        ) from None
+        raise FileGoneError(_gone(file)) from None
     except OSError as error:
         raise _unavailable(file.path, error) if may_pass(error) else error from None
     with stream:
@@ -84,6 +81,19 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
         if may_pass(error):
             raise _unavailable(what, error) from None
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
+
+
+def _gone(file: StoredFile) -> str:
+    if not file.file.origin:
+        return (
+            f"{file.path} is gone: it was deleted after it had been listed and before it was read. Restore it, or set "
+            "ignoreMissingFiles = true"
+        )
+    return (
+        f"{file.path} of {file.file.origin} is gone before it was read: the table does not need it any more, and its "
+        "vacuum or the expiry of its snapshots has deleted it. Restore it, set ignoreMissingFiles = true to go on "
+        "without its records, or use a new checkpointLocation"
+    )
 
 
 def _unavailable(what: str, error: BaseException) -> StoreUnavailableError:

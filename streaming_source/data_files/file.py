@@ -39,12 +39,14 @@ class DataFile:
     read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
     file, in the type of the query's column. Of the rows `deleted` readers see none; their numbers stay. `stored` are
     the columns under the query's names where the file has them under others; None where it has them under the same.
+    `origin` is the table that the file is of, and the version, for messages; empty for a file by itself.
     """
 
     path: str
     given: Mapping[str, pa.Scalar] = field(default_factory=dict, compare=False)
     deleted: DeletedRows | None = field(default=None, compare=False)
     stored: Mapping[str, StoredColumn] | None = field(default=None, compare=False)
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

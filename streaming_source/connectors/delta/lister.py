@@ -300,7 +300,7 @@ class DeltaLister:
                 f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more; "
                 "use a new checkpointLocation"
             )
-        return DataFile(place, given, deleted, self._columns.stored)
+        return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
 
     def _deleted_of(self, version: int) -> dict[str, DeletedRows]:
         with self._deleting:

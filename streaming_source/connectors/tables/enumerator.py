@@ -264,6 +264,9 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _look_at_columns(self, path: str, columns: Sequence[str]) -> None:
+        """Which columns a table has, its lister knows: a file may have others, which the table has dropped."""
+
     def _describe_begun(self, split: TableSplit) -> FileBlocks:
         return self._describe(self._lister.data_file(split.file)) or NO_BLOCKS
 

@@ -1,0 +1,206 @@
+"""What a Delta table can have beside plain rows: each read as a batch of the table has it."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.timestamps import FieldTimestampAssigner
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.connectors.delta import DeltaSource
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError, SchemaError
+from tests.delta.tables import SECOND, append, harness, read_all, rows, times
+
+
+def test_partition_columns_are_typed_and_may_be_the_event_time(tmp_path: Path) -> None:
+    days = pa.array([date(2024, 1, 3), date(2024, 1, 1), None, date(2024, 1, 2)])
+    names = pa.array(["a b/c", "é%20", "x=y", None])
+    table = pa.table({"day": days, "name": names, "n": [3, 1, 0, 2]})
+    deltalake.write_deltalake(str(tmp_path), table, partition_by=["day", "name"])
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner("day")
+
+    read = read_all(DeltaSource(str(tmp_path)), strategy)
+
+    assert sorted(read.to_pylist(), key=lambda row: row["n"]) == sorted(table.to_pylist(), key=lambda row: row["n"])
+    done = harness(tmp_path, strategy=strategy, max_rows=1)
+    done.run()
+    order = [batch.all_records[0].time_us for batch in done.batches if batch.all_records]
+    assert [time // (86_400 * SECOND) - 19_723 for time in order[1:]] == [0, 1, 2]
+
+
+def test_columns_under_other_names_are_found(tmp_path: Path) -> None:
+    table = rows([5 * SECOND, 3 * SECOND], n=[5, 3]).append_column(
+        "s", pa.array([{"a.b": 1, "l": [{"x": 7}]}, {"a.b": None, "l": []}])
+    )
+    options = {"configuration": {"delta.columnMapping.mode": "name"}, "partition_by": "n"}
+    deltalake.write_deltalake(str(tmp_path), table, **options)
+    done = harness(tmp_path)
+    done.run()
+    deltalake.write_deltalake(str(tmp_path), table.slice(0, 1), mode="append")
+    done.clock.advance("2 seconds")
+
+    done.run()
+
+    assert times(done) == [3 * SECOND, 5 * SECOND, 5 * SECOND]
+    expected = [*table.to_pylist(), table.to_pylist()[0]]
+    assert sorted(map(str, read_all(DeltaSource(str(tmp_path))).to_pylist())) == sorted(map(str, expected))
+    fresh = harness(tmp_path)
+    fresh.plan()
+    assert sorted(split.file.low_us for split in fresh.state.splits) == [3 * SECOND, 5 * SECOND, 5 * SECOND]
+
+
+def test_a_column_in_a_struct_may_be_the_event_time(tmp_path: Path) -> None:
+    at = pa.array([{"ts": 9}, {"ts": 4}], pa.struct([("ts", pa.timestamp("us", "UTC"))]))
+    deltalake.write_deltalake(str(tmp_path), pa.table({"event": at}))
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner("event.ts")
+
+    done = harness(tmp_path, strategy=strategy)
+    done.run()
+
+    assert times(done) == [4, 9]
+
+
+def test_times_without_a_zone_are_in_that_of_the_strategy(tmp_path: Path) -> None:
+    local = pa.table({"ts": pa.array([1_700_000_000 * SECOND, 0], pa.timestamp("us"))})
+    deltalake.write_deltalake(str(tmp_path), local)
+    assigner = FieldTimestampAssigner("ts", zone="Europe/Berlin")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner(assigner)
+
+    done = harness(tmp_path, strategy=strategy)
+    done.run()
+
+    assert times(done) == [-3_600 * SECOND, (1_700_000_000 - 3_600) * SECOND]
+
+
+def test_numbers_are_bounded_by_the_statistics_of_numbers(tmp_path: Path) -> None:
+    for second in (7, 3):
+        deltalake.write_deltalake(str(tmp_path), pa.table({"at": [second]}), mode="append")
+    assigner = FieldTimestampAssigner("at", unit="s")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner(assigner)
+
+    done = harness(tmp_path, strategy=strategy, max_rows=1)
+    done.run()
+
+    assert [b.all_records[0].time_us for b in done.batches if b.all_records] == [3 * SECOND, 7 * SECOND]
+
+
+def test_files_without_event_times_hold_nothing_back(tmp_path: Path) -> None:
+    append(tmp_path, [5 * SECOND])
+    append(tmp_path, [None, None])
+    append(tmp_path, [None, 7 * SECOND])
+    done = harness(tmp_path)
+
+    done.run()
+
+    assert len(times(done)) == 5
+    assert done.watermark > MIN_WATERMARK
+
+
+def test_new_columns_are_named_and_ignored_or_end_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    append(tmp_path, [1 * SECOND])
+    ignoring, failing = harness(tmp_path), harness(tmp_path, {"schema_evolution": "fail"})
+    for done in (ignoring, failing):
+        done.run()
+    append(tmp_path, [2 * SECOND], more="x", options={"schema_mode": "merge"})
+    for done in (ignoring, failing):
+        done.clock.advance("2 seconds")
+
+    ignoring.run()
+
+    assert times(ignoring) == [1 * SECOND, 2 * SECOND]
+    assert "version 1, has columns that the query has not: more" in caplog.text
+    with pytest.raises(SchemaError, match=r"version 1, has columns that the query has not: more\. schemaEvolution"):
+        failing.run()
+    assert read_all(DeltaSource(str(tmp_path)))["more"].to_pylist() in (["x", None], [None, "x"])
+
+
+def test_a_column_that_goes_or_changes_its_type_ends_the_query(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND], n=1, other="a")
+    done, unconcerned = harness(tmp_path), harness(tmp_path, {"columns": ("ts",)})
+    for one in (done, unconcerned):
+        one.run()
+    options = {"mode": "overwrite", "schema_mode": "overwrite"}
+    deltalake.write_deltalake(str(tmp_path), rows([2 * SECOND], n="text"), **options)
+    for one in (done, unconcerned):
+        one.clock.advance("2 seconds")
+
+    with pytest.raises(SchemaError, match=r"version 1, has column 'n' as string, and the query reads it as int64"):
+        done.run()
+    with pytest.raises(MalformedDataError, match=r"version 1 \(WRITE\), changes rows"):
+        unconcerned.run()
+
+
+def test_a_batch_reads_the_version_or_the_moment_that_it_is_given(tmp_path: Path) -> None:
+    for second in (1, 2, 3):
+        append(tmp_path, [second * SECOND])
+    table = deltalake.DeltaTable(str(tmp_path))
+    at_ms = {entry["version"]: entry["timestamp"] for entry in table.history()}
+
+    def read(**options: object) -> int:
+        return read_all(DeltaSource(str(tmp_path), **options)).num_rows  # type: ignore[arg-type]
+
+    assert [read(version_as_of=version) for version in range(3)] == [1, 2, 3]
+    moment = str(pa.scalar(at_ms[1], pa.timestamp("ms")).as_py().isoformat())
+    assert read(timestamp_as_of=f"{moment}Z") == 2
+    with pytest.raises(OptionError, match=r"versionAsOf = 9: .* has the versions up to 2"):
+        read(version_as_of=9)
+    with pytest.raises(OptionError, match="has no version as old as that"):
+        read(timestamp_as_of="2001-01-01")
+    with pytest.raises(OptionError, match="give versionAsOf"):
+        read(starting_version=1)
+    started = harness(tmp_path, {"starting_timestamp": f"{moment}Z"})
+    started.run()
+    assert times(started) == [2 * SECOND, 3 * SECOND]
+
+
+def test_a_file_that_was_vacuumed_is_named_with_the_fix(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND])
+    append(tmp_path, [900 * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+
+    with pytest.raises(
+        FileGoneError, match=r"of Delta table .*, version 1, is gone before it was .* or use a new checkpointLocation"
+    ):
+        done.run()
+
+
+def test_a_log_that_was_cleaned_up_under_a_stream_is_named(tmp_path: Path) -> None:
+    for second in range(3):
+        append(tmp_path, [second * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    for second in range(3, 6):
+        append(tmp_path, [second * SECOND])
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(4):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    done.restart()
+
+    with pytest.raises(DataLossError, match=r"version 3 is not in its log any more.*new checkpointLocation"):
+        done.run()
+
+
+def test_a_feature_that_is_not_understood_is_refused_by_its_name(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["catalogManaged"],
+        "writerFeatures": [],
+    }
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"protocol": protocol}))
+    done.clock.advance("2 seconds")
+
+    with pytest.raises(NotImplementedError, match="version 1, needs a reader that understands catalogManaged: its"):
+        done.run()
