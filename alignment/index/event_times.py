@@ -238,6 +238,11 @@ class EventTimeIndex:
             np.add.at(result, owner[part], counts)
         return result
 
+    def count(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
+        """How many records `[positions, ends)` have, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""
+        self._settle()
+        return self._opaque.records(positions, ends)
+
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Exact event times of the records `[start, stop)` of a split; loads their blocks, which must not be opaque."""
         self._settle()
@@ -377,19 +382,23 @@ class EventTimeIndex:
         Steps: O(log of the span of event times), two or three where records come evenly.
         """
         ends = self.cut(positions, bound_us)
-        n_high = _rows(positions, ends)
+        n_high = total(self.count(positions, ends))
         if n_high <= max_rows:
             return bound_us, ends
         high = min(bound_us, self.no_later_than(positions))
         low = self.nearest_time(positions)
+        # It has shown the gaps before the next records.
+        n_high = total(self.count(positions, ends))
+        if n_high <= max_rows:
+            return bound_us, ends
         if low > NO_TIMESTAMP:
             low -= 1
         fits = self.cut(positions, low)
-        if _rows(positions, fits) > max_rows:
+        if total(self.count(positions, fits)) > max_rows:
             return low, None
         known = [bound for bound in self._opaque.divided_at() if low < bound < high]
         for attempt in count():
-            n_fits = _rows(positions, fits)
+            n_fits = total(self.count(positions, fits))
             following = self.nearest_time(fits)
             low = max(low, min(following, high) - 1)
             if following >= high or (n_fits and 2 * n_fits >= max_rows):
@@ -404,7 +413,7 @@ class EventTimeIndex:
                 share = (_AIM * max_rows - n_fits) / max(n_high - n_fits, 1)
                 tried = min(following + int((high - following) * min(max(share, 0.0), 1.0)), high - 1)
             tried_ends = self.cut(positions, tried)
-            n_tried = _rows(positions, tried_ends)
+            n_tried = total(self.count(positions, tried_ends))
             if n_tried <= max_rows:
                 low, fits = tried, tried_ends
             else:
@@ -415,9 +424,5 @@ class EventTimeIndex:
 
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
         """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
-        wanted = self.cut(positions, bound_us) - positions
-        return positions + share_evenly(wanted, positions, max_rows)
-
-
-def _rows(positions: Int64Array, ends: Int64Array) -> int:
-    return total(ends - positions)
+        wanted = self.count(positions, self.cut(positions, bound_us))
+        return self._opaque.positions_after(positions, share_evenly(wanted, positions, max_rows))

@@ -9,6 +9,9 @@ What was read of a block that was divided is known by a bound alone. That is eno
 which a split was cut be later than `T`, and `B` the bound on out-of-orderness. A record behind the cut is on time if it
 is at most `B` earlier than the latest before it, which is at least `T + 1`: so it is later than `T - B - 1`, and that
 can be announced as if a record at `T` had been read.
+
+The positions of an opaque block may have gaps. A question for the first record with any event time shows the one in
+front of it: the part before the answer is a block of its own, and none of its positions counts as a record.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class OpaqueBlocks:
     def append(self, split_id: str, rows: int, max_us: int) -> None:
         """Add one block behind the last known one of a split, which is never loaded. O(1) amortised.
 
-        It covers `rows` positions, at least 1: where these have gaps, it has fewer records. One of them has the event
+        It covers `rows` positions, at least 1: where these have gaps, it has fewer records. One of these has the event
         time `max_us`, and none is later.
         """
         if rows < 1 or max_us == NO_TIMESTAMP:
@@ -88,6 +91,31 @@ class OpaqueBlocks:
         """Whether blocks are opaque, one for each of `blocks`. O(blocks)."""
         opaque: BoolArray = self._table.blocks.opaque[blocks] != LOADED
         return opaque
+
+    def records(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
+        """How many records `[positions, ends)` have at most, `int64[n]`: positions, less those of known gaps. O(m)."""
+        gaps = self._gaps()
+        owner = self._table.blocks.owner[gaps]
+        begin = np.maximum(self._table.blocks.first[gaps], positions[owner])
+        missing = np.minimum(self._table.blocks.end[gaps], ends[owner]) - begin
+        result = ends - positions
+        np.subtract.at(result, owner, np.maximum(missing, 0))
+        return result
+
+    def positions_after(self, positions: Int64Array, records: Int64Array) -> Int64Array:
+        """The position after so many records of each split, `int64[n]`: known gaps between them do not count. O(m)."""
+        result = positions + records
+        for gap in self._gaps().tolist():
+            # Those of a split stand in order, so each moves on what follows it.
+            owner, first, end = (int(column[gap]) for column in self._table.blocks[:3])
+            if first < result[owner]:
+                result[owner] += max(end - max(first, int(positions[owner])), 0)
+        return result
+
+    def _gaps(self) -> Int64Array:
+        """Blocks of which an answer has shown that they have no record with an event time."""
+        divided = np.flatnonzero(self._table.blocks.opaque == TO_A_BOUND)
+        return divided[self._table.blocks.high[divided] == NO_TIMESTAMP]
 
     def locate_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each opaque block how many records from `skip` on go before the first later one; -1 if none is later.

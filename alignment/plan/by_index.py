@@ -95,6 +95,7 @@ def plan_micro_batch(
         limited_by=limited_by,
         horizon_us=horizon_us,
         no_more_splits=conditions.no_more_splits,
+        rows=total(index.count(before.positions, ends)),
     )
 
 
@@ -139,7 +140,8 @@ def _limited_by_rows(
     if max_rows is None or bound < aligned:
         return max_rows is not None
     # The records at the bound itself may have been shared out.
-    return total(ends - before.positions) == max_rows and bool((ends < index.cut(before.positions, aligned)).any())
+    is_full = total(index.count(before.positions, ends)) == max_rows
+    return is_full and bool((ends < index.cut(before.positions, aligned)).any())
 
 
 def _advance(

@@ -361,7 +361,8 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
     learn event times: every record is read twice.
 
-    Records are counted by their positions: where these have gaps, limits on rows count more than there are.
+    Records are counted by their positions. Where those of opaque blocks have gaps, a limit on rows counts none that an
+    answer of `first_later` without a bound has shown, and may count others.
     """
 
     @abstractmethod

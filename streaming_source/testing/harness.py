@@ -149,8 +149,13 @@ class SourceHarness:
             plan.rows if plan else None,
         )
         self._excuse_splits(before, after)
-        check_batch(batch, before, after, self.strategy, self._excused, foreknown=self.reports is None)
+        check_batch(batch, before, after, self.strategy, self._excused, foreknown=self.foreknown)
         return batch
+
+    @property
+    def foreknown(self) -> bool:
+        """Whether all event times and numbers of records are known ahead of reading, so that plans are exact."""
+        return self.reports is None
 
     def commit(self, batch: ReadBatch) -> None:
         """The micro-batch is done. As on Spark the enumerator is notified one micro-batch later."""

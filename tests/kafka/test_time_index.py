@@ -258,8 +258,14 @@ def test_what_lies_behind_a_large_transaction_that_was_aborted_is_one_block(topi
         begun.look()
         (end,) = {known.seen_to for known in begun.index._splits.values()}
         assert end == 6 + 20_001 + 2
-        assert begun.read() == []
+        # What is before the gap may have been read by itself.
+        assert sum(rows for rows, _, _ in begun.read()) <= 6
         assert begun.asked()[-1] in ((end, T0 + 10**9 * MS), (20_003, T0 + (10**9 - 1) * MS))
         assert len(begun.asked()) <= 2
     with reading(topic, bounded="true", watermarkRows="true") as run:
         assert sum(len(records(table)) for table in to_end(run)) == 8
+    # A read limit counts records: the gap, once it was found, is crossed by one micro-batch.
+    with reading(topic, bounded="true", watermarkRows="true") as run:
+        sizes = [len(records(table)) for table in to_end(run, 50)]
+    assert sum(sizes) == 8
+    assert len(sizes) <= 6
