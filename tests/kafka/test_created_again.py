@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from streaming_source import read_stream
 from streaming_source.exceptions import DataLossError, SourceError
-from tests.kafka.support import on_executor, reading, records
+from tests.kafka.support import BOUND, format_options, on_executor, reading, records
 from tests.kafka.test_faults import T0_MS
 from tests.kafka.topics import Record, Topic, wait_until
 from tests.spark.reading import Reading
+from tests.spark.support import Run
 
 
 def named(what: str, n: int, partition: int = 0) -> list[Record]:
@@ -81,6 +85,29 @@ def test_each_record_of_a_topic_that_is_created_again_is_read_once(
         assert all(read[value] for value in new)
 
 
+@pytest.mark.spark
+def test_a_spark_query_reads_each_record_of_a_topic_that_is_created_again_once(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create(partitions=2).write(named("old", 5) + named("old", 5, 1))
+    given = format_options(topic, failOnDataLoss="false", discoveryInterval="2 seconds", maxOutOfOrderness=BOUND)
+    frame = read_stream(spark).format("aligned_kafka").options(**given).load().select("value")
+    run = Run(spark, frame, tmp_path / "checkpoint")
+
+    def read() -> Counter[bytes | None]:
+        return Counter(bytes(value) for (value,) in run.rows)
+
+    try:
+        wait_until(lambda: sum(read().values()) == 10, "the old topic")
+        new = create_again(topic, 2, {0: 15, 1: 5})
+        wait_until(lambda: read().keys() >= {*new}, "all records of the new topic")
+        run.query.processAllAvailable()
+        assert {value: n for value, n in read().items() if n > 1} == {}
+        assert sum(read().values()) == 30
+    finally:
+        run.query.stop()
+
+
 @pytest.mark.parametrize("indexing", ["auto", "scan"])
 def test_a_task_reads_nothing_of_a_topic_that_was_created_again_since_it_was_planned(
     topic: Topic, indexing: str
@@ -110,10 +137,13 @@ def test_a_task_fails_whose_topic_is_created_again_while_it_emits_and_reads_noth
         assert list(on_executor(begun.reader).read(task)) == []
 
 
-def test_topics_that_are_gone_leave_the_offset_and_one_of_their_names_may_come_again(topic: Topic) -> None:
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_topics_that_are_gone_leave_the_offset_and_one_of_their_names_may_come_again(
+    topic: Topic, indexing: str
+) -> None:
     others = [Topic(topic.broker, f"{topic.name}-{i}").create() for i in range(4)]
     topic.create()
-    options = {"subscribe": None, "subscribePattern": topic.name, "discoveryInterval": "200 ms"}
+    options = {"subscribe": None, "subscribePattern": topic.name, "discoveryInterval": "200 ms", "indexing": indexing}
     read: Counter[bytes | None] = Counter()
     with reading(topic, failOnDataLoss="false", watermarkRows="true", **options) as begun:
 

@@ -203,8 +203,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def __post_init__(self) -> None:
         self._checkpoint = self.discovery.checkpoint
-        # By the names of topics that are gone: the first state that a snapshot was taken for since.
+        # By the names of topics that are gone: the first state that a snapshot was taken for since; and so of splits.
         self._gone_in: dict[str, int] = {}
+        self._splits_gone_in: dict[str, int | None] = {}
 
     def start(self) -> None:
         # After a restart, too, where no partition is added: what was read may have been deleted, or created again.
@@ -235,6 +236,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self.discovery.forget(left)
             kept = tuple(topic for topic in self._checkpoint.topics if topic.name not in left)
             self._checkpoint = replace(self._checkpoint, topics=kept)
+        self._forget_splits(checkpoint_id)
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
@@ -272,6 +274,13 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     def close(self) -> None:
         self.patience.end()
 
+    def _forget_splits(self, checkpoint_id: int) -> None:
+        """Forget splits that are gone since two states, as their topics are: their readers have finished them."""
+        since = {i: checkpoint_id if first is None else first for i, first in self._splits_gone_in.items()}
+        left = {split_id for split_id, first in since.items() if checkpoint_id >= first + 2}
+        self.log_ends.forget(left)
+        self._splits_gone_in = {split_id: first for split_id, first in since.items() if split_id not in left}
+
     def _look_now(self) -> None:
         self._on_found(self.discovery.look(), None)
 
@@ -281,6 +290,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.gone:
             self.context.abandon_split(split_id)
+            self._splits_gone_in[split_id] = None
         self.leaders.keep(found.checkpoint.partitions.values())
         self.log_ends.update(found.checkpoint.partitions, found.gone, found.checkpoint.topic_ids)
         self._assign(found.splits)

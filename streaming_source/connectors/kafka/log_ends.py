@@ -143,8 +143,13 @@ class LogEnds:
             self._topic_ids = dict(topic_ids or {})
             self._gone.update(gone)
 
+    def forget(self, split_ids: Iterable[str]) -> None:
+        """No reader has these splits any more, which are gone: others may come under their ids."""
+        with self._lock:
+            self._gone.difference_update(split_ids)
+
     def is_gone(self, split_id: str) -> bool:
-        """Whether there will be nothing of a split any more."""
+        """Whether there will be nothing of a split any more; false of one that was forgotten."""
         return split_id in self._gone
 
     def end(self, split_id: str) -> LogEnd | None:
