@@ -143,6 +143,10 @@ def test_a_file_is_known_again_and_told_when_it_was_rewritten(
     versions: dict[str, set[tuple[int, int] | None]] = {}
     for files in added:
         known.add(marks_of(files))
+        # What is forgotten is forgotten, and nothing else.
+        other = ListedFile.of("other", 1, 1)
+        known.add(marks_of([other]))
+        known.remove(marks_of([other, ListedFile.of("a", 9, 9)]))
         for file in files:
             version = None if file.size < 0 else (file.size, file.modified_ms)
             versions.setdefault(file.relative_path, set()).add(version)

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import CsvFormat, FileSource, listing
+from streaming_source.connectors.files import CsvFormat, FileSource, finite, listing
 from streaming_source.connectors.files.directories import DirectoryDiscovery
+from streaming_source.connectors.files.finite import FileDiscovery
 from streaming_source.connectors.files.given_columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.selection import Selection, split_paths
@@ -567,6 +568,40 @@ def test_a_query_that_runs_for_long_keeps_no_name_of_a_file_that_was_cleaned(
     files = len(list((tmp_path / "log").iterdir()))
     assert files == 30 if clean_source == "off" else files <= 3
     assert sum(discovery.remembered() for discovery in found) <= files + 2
+    run.close()
+
+
+@pytest.mark.parametrize("clean_source", ["off", "delete"])
+@pytest.mark.parametrize("order", ["eventTime", "name"])
+def test_a_query_over_finite_files_keeps_no_mark_of_one_that_was_forgotten_and_has_left(
+    order: Any, clean_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[FileDiscovery] = []
+    init = FileDiscovery.__init__
+
+    def remember(self: FileDiscovery, *args: Any) -> None:
+        init(self, *args)
+        found.append(self)
+
+    monkeypatch.setattr(FileDiscovery, "__init__", remember)
+    monkeypatch.setattr(finite, "RECENT_FILES", 8)
+    # Each look lists all directories.
+    monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
+    clock = FakeClock()
+    write(tmp_path / "in" / "log" / "000.parquet", [0])
+    source = FileSource(
+        str(tmp_path / "in"), "file", file_order=order, max_file_age="10 seconds", clean_source=clean_source
+    )
+    run = SourceHarness(source, strategy(), clock=clock)
+    for number in range(1, 60):
+        run.run()
+        write(tmp_path / "in" / "log" / f"{number:03d}.parquet", [number], number)
+        look_again(run)
+    files = len(list((tmp_path / "in" / "log").iterdir()))
+    assert files == 60 if clean_source == "off" else files <= 3
+    assert len(rows(run)) == 60
+    # Those that are there, and those that the offset remembers.
+    assert found[-1].remembered() <= max(files, 15) + 3
     run.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
 from hashlib import blake2b
@@ -84,6 +85,14 @@ class MarkSet:
             self._paths = np.insert(self._paths, place, new["path"])
             self._versions = np.insert(self._versions, place, new["version"])
 
+    def remove(self, marks: Marks) -> None:
+        """Forget these versions of m files. O((m + n) log m) for n known ones."""
+        gone = {(int(mark["path"]), int(mark["version"])) for mark in marks}
+        (near,) = np.isin(self._paths, marks["path"]).nonzero()
+        pairs = zip(self._paths[near].tolist(), self._versions[near].tolist(), strict=True)
+        leaves = near[[pair in gone for pair in pairs]] if near.size else near
+        self._paths, self._versions = np.delete(self._paths, leaves), np.delete(self._versions, leaves)
+
     def match(self, marks: Marks) -> npt.NDArray[np.int8]:
         """Of each file what is known of it, `int8[n]` of `Known`. O(n log m) for m known ones."""
         found = np.full(marks.size, Known.NEW, np.int8)
@@ -124,6 +133,10 @@ class FinishedFiles(ABC):
 
     forgotten: OrderKey | None = None
     """Files up to this key are taken for finished ones; None if each file is known."""
+
+    def take_forgotten(self) -> Marks:
+        """Return the marks of the files that were forgotten since the last call. On any thread."""
+        return np.empty(0, MARK)
 
     def is_forgotten(self, file: ListedFile) -> bool:
         """Return whether a file is taken for one that was finished and forgotten."""
@@ -166,9 +179,15 @@ class RecentFiles(FinishedFiles):
         self._segments: SortedDict[OrderKey, bytes] = SortedDict((one.upto, one.marks) for one in state.segments)
         self._width_ms = max(max_age_ms // _AGE_SEGMENTS, 1)
         self._warned = False
+        # Appended to by one thread, emptied by another.
+        self._forgotten_marks: deque[bytes] = deque()
 
     def load(self) -> Marks:
         return np.frombuffer(b"".join(self._segments.values()), MARK)
+
+    def take_forgotten(self) -> Marks:
+        taken = [self._forgotten_marks.popleft() for _ in range(len(self._forgotten_marks))]
+        return np.frombuffer(b"".join(taken), MARK)
 
     def is_forgotten(self, file: ListedFile) -> bool:
         return self.forgotten is not None and order_key(file, self._order) <= self.forgotten
@@ -205,7 +224,9 @@ class RecentFiles(FinishedFiles):
             if is_kept:
                 break
             self.forgotten = (oldest_ms, "") if self._by_age else upto
-            held -= len(self._segments.popitem(0)[1]) // MARK.itemsize
+            marks = self._segments.popitem(0)[1]
+            held -= len(marks) // MARK.itemsize
+            self._forgotten_marks.append(marks)
         if held > _MANY_FILES and not self._warned:
             self._warned = True
             _log.warning(

@@ -19,7 +19,7 @@ from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder, FilesCheckpoint, OrderKey
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, MarkSet, RecentFiles
+from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, Marks, MarkSet, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
 from streaming_source.connectors.files.split import FileSplit
@@ -28,7 +28,7 @@ from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.data_files.turns import BYTES_IN_WORK, FILES_IN_WORK, FilesInWork, next_files
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
-__all__ = ["FiniteFileEnumerator"]
+__all__ = ["FileDiscovery", "FiniteFileEnumerator"]
 
 RECENT_FILES: Final = 1024
 """How many finished files an offset remembers where files are read in the order of names or modification times."""
@@ -64,12 +64,16 @@ class _Found:
 
 
 @dataclass(slots=True)
-class _FileDiscovery:
+class FileDiscovery:
     """Each file is a split.
 
     Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
     source goes on without. `finished` are those that were before the start, beside those `just_finished`; others are
     `in_work`.
+
+    No file may be read twice: so 12 bytes are kept of each that was found, until `finished` has forgotten it (then its
+    key tells that it was read) and a listing of all directories has it no more. With a `stateLocation`, by which a file
+    is read once for ever, nothing is forgotten.
     """
 
     order: FileOrder
@@ -78,6 +82,8 @@ class _FileDiscovery:
     just_finished: list[ListedFile]
     in_work: list[ListedFile]
     _known: MarkSet | None = None
+    # Of files that `finished` has forgotten, and that are known as they may be listed again.
+    _leaving: Marks = field(default_factory=lambda: np.empty(0, MARK))
 
     def find_new(self, lister: Lister) -> _Found:
         """The files not found before, described where their order needs that. Called by one thread at a time."""
@@ -89,11 +95,14 @@ class _FileDiscovery:
             finished.add(self.finished.marks_of(self.just_finished))
             known.add(ended)
             known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
-        found, marks = _Found(forgotten=self.finished.forgotten), []
+        leaving = np.append(self._leaving, self.finished.take_forgotten())
+        found, marks, listed_marks = _Found(forgotten=self.finished.forgotten), [], MarkSet()
         ignored: list[str] = []
         listed = self._files(lister.list_changed(), found)
         while files := list(islice(listed, _AT_ONCE)):
             of_files = self.finished.marks_of(files)
+            if lister.lists_all and leaving.size:
+                listed_marks.add(of_files)
             known_as = known.match(of_files)
             # A name alone does not prove that this very file was read: it is not cleaned.
             if is_first and len(finished) and not self.finished.by_name:
@@ -106,13 +115,21 @@ class _FileDiscovery:
             self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
         # Only now, when all was described: what failed is new again the next time.
         known.add(np.concatenate([np.empty(0, MARK), *marks]))
-        self._known = known
+        if lister.lists_all and leaving.size:
+            is_gone = listed_marks.match(leaving) == Known.NEW
+            known.remove(leaving[is_gone])
+            leaving = leaving[~is_gone]
+        self._known, self._leaving = known, leaving
         if ignored and is_first:
             # Nearly always they were read; a file that came while the source was down looks the same.
             _log.info("%d files are taken for read and forgotten", len(ignored))
         elif ignored:
             _warn_ignored(ignored, self.order)
         return found
+
+    def remembered(self) -> int:
+        """Count the files of which a mark is kept."""
+        return 0 if self._known is None else len(self._known)
 
     def _files(self, directories: Iterable[ListedDirectory], found: _Found) -> Iterator[ListedFile]:
         names: set[str] = set()
@@ -198,7 +215,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if begun:
             describe = partial(self._context.map_on_workers, self._describe_begun, begun)
             self._in_background(lambda: self._retries.run(describe), self._on_begun)
-        discovery = _FileDiscovery(
+        discovery = FileDiscovery(
             self._order, self._describe_listed, self._finished, self._just_finished, [*self._files.values()]
         )
         self._just_finished = []
@@ -281,6 +298,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
         split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
+        self._rewritten.discard(file.relative_path)
         self._files[split.split_id] = file
         self._context.assign_split(split, self._reader_of(split.split_id))
         self._index(split.split_id, file, blocks, read=0)
