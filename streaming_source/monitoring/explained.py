@@ -18,7 +18,7 @@ from streaming_source.monitoring.advice import Advice, advice_on
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.monitoring.second_watermark import on_second_watermark
+from streaming_source.monitoring.second_watermark import on_behind, on_second_watermark
 
 __all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "SplitStory", "aligned", "explain", "explain_checkpoint"]
 
@@ -210,7 +210,9 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     if last.is_committed and overdue is not None:
         now = _with(now, end=QueryEnd(overdue=overdue))
     explained = _explained([*(batch.sources for batch in batches[:-1]), now])
-    return ExplainedQuery(explained, last, now_us - last.planned_at_us)
+    second = next((on_behind(last.watermark_us, before.announced) for before in batches[-2:-1]), None)
+    advice = () if second is None else (second,)
+    return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice)
 
 
 def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch | None:

@@ -90,7 +90,8 @@ class MicroBatch:
     `watermark_us` is Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
     It `is_committed` if it was read and written to its end, at `committed_at_us` where that is known. `sources` has of
     each source of the query the report in its offset, None of one that is not of this library; `statistics` what Spark
-    counted, which is not in a checkpoint.
+    counted, which is not in a checkpoint. `announced` has, of a checkpoint, the watermark of each source with the exact
+    one at the end of this micro-batch, None of others: Spark's in the next is the smallest of them.
     """
 
     number: int
@@ -100,6 +101,7 @@ class MicroBatch:
     sources: tuple[WatermarkReport | None, ...]
     statistics: Statistics | None = None
     committed_at_us: int | None = None
+    announced: tuple[int | None, ...] = ()
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
@@ -154,9 +156,16 @@ class MicroBatch:
                     sources=tuple(reports),
                     statistics=None,
                     committed_at_us=done_us,
+                    announced=tuple(map(_announced, offsets)),
                 )
             )
         return batches
+
+
+def _announced(offset: Any) -> int | None:
+    """The watermark in the offset of a source that sets Spark's; None of another, or before there is one."""
+    is_exact = isinstance(offset, Mapping) and bool(offset.get("fixed", {}).get("watermarkRows"))
+    return offset.get("watermark") if is_exact else None
 
 
 def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us: int | None) -> LastBatch:

@@ -2,19 +2,20 @@
 
 Spark refuses that, and its error names a setting by which it is taken. Whoever follows that loses windows without an
 error: Spark then goes by the smaller of the two watermarks, and the second never reaches the end of the data. So the
-advice here is another, where Spark refuses the query, and where its own watermark is seen to be behind the exact one.
+advice here is another, where Spark refuses the query, and where its own watermark is seen to be behind the exact one:
+in the progress of a query, and in its checkpoint, which has both watermarks of each micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from alignment.sentence import moment
 from streaming_source.monitoring.advice import Advice
 from streaming_source.monitoring.report import micros_of, parsed
 
-__all__ = ["ALLOW_MULTIPLE", "on_second_watermark"]
+__all__ = ["ALLOW_MULTIPLE", "on_behind", "on_second_watermark"]
 
 ALLOW_MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 """The setting that Spark's error names."""
@@ -32,10 +33,26 @@ def on_second_watermark(progress: Mapping[str, Any] | None, error: str | None) -
     """Advice on a query that has a second watermark, by its last progress or what it failed with; None without one."""
     if error is not None and _REFUSED in error:
         return Advice("query", f"{_FIX}, whatever Spark's error advises: with false the last windows never close.")
-    behind = None if progress is None else _behind(progress)
-    if behind is None:
+    if progress is None:
         return None
-    spark_us, announced_us = behind
+    announced = [_announced(source) for source in progress["sources"]]
+    text = progress.get("eventTime", {}).get("watermark")
+    return None if text is None else on_behind(micros_of(text), announced)
+
+
+def on_behind(spark_us: int, announced: Sequence[int | None]) -> Advice | None:
+    """Advice if Spark's watermark of a micro-batch is behind what each source had announced before it; else None.
+
+    A source of which that is None does not set Spark's watermark, or has announced none: then that one's own may be
+    behind.
+    """
+    known = [us for us in announced if us is not None]
+    if not known or len(known) < len(announced):
+        return None
+    # Spark counts milliseconds.
+    announced_us = min(*known, _LATEST_US) // 1000 * 1000
+    if spark_us >= announced_us:
+        return None
     return Advice(
         "query",
         f"Spark's own watermark is at {moment(spark_us)}, behind {moment(announced_us)}, which all sources of the "
@@ -43,23 +60,9 @@ def on_second_watermark(progress: Mapping[str, Any] | None, error: str | None) -
     )
 
 
-def _behind(progress: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Spark's watermark, and that which its sources had announced before this micro-batch, if Spark's is behind it.
-
-    None where it is not, and where a source does not set Spark's watermark: then that one's own may be behind.
-    """
-    announced: list[int] = []
-    for source in progress["sources"]:
-        start, latest = parsed(source.get("startOffset")), parsed(source.get("latestOffset"))
-        if not (isinstance(latest, Mapping) and latest.get("watermarkRows") and isinstance(start, Mapping)):
-            return None
-        if start.get("watermark") is None:
-            return None
-        announced.append(start["watermark"])
-    text = progress.get("eventTime", {}).get("watermark")
-    if text is None or not announced:
+def _announced(source: Mapping[str, Any]) -> int | None:
+    """What a source of a progress had announced before that micro-batch, if it sets Spark's watermark."""
+    start, latest = parsed(source.get("startOffset")), parsed(source.get("latestOffset"))
+    if not (isinstance(latest, Mapping) and latest.get("watermarkRows") and isinstance(start, Mapping)):
         return None
-    # Spark counts milliseconds.
-    announced_us = min(*announced, _LATEST_US) // 1000 * 1000
-    spark_us = micros_of(text)
-    return (spark_us, announced_us) if spark_us < announced_us else None
+    return start.get("watermark")

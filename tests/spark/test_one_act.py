@@ -25,6 +25,7 @@ from streaming_source import (
 )
 from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
 from tests.spark.conftest import Loader
 from tests.spark.support import (
@@ -324,6 +325,9 @@ def test_a_second_watermark_is_refused_with_the_fix_or_seen_where_spark_takes_it
     assert "Spark's own watermark is at" in advice.text
     assert "Remove each withWatermark" in advice.text
     assert "every window is closed" not in str(explain(taken.query))
+    # Its checkpoint alone shows it, too.
+    assert explain_checkpoint(str(tmp_path / "taken")).advice == (advice,)
+    assert explain_checkpoint(str(tmp_path / "right")).advice == ()
     listener = AlignmentListener()
     for _ in range(2):
         listener.onQueryProgress(SimpleNamespace(progress=taken.query.recentProgress[-1]))  # type: ignore[arg-type]
