@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from streaming_source.api.split import SplitT
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["ReadRules", "SourceState", "assign_ranges", "cut_range", "one_range_each", "rows_per_range"]
+__all__ = ["MOST_PARTS", "ReadRules", "SourceState", "assign_ranges", "cut_range", "one_range_each", "rows_per_range"]
 
 CheckpointT = TypeVar("CheckpointT")
+
+MOST_PARTS: Final = 10_000
+"""Parts of one range, each a task of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +161,11 @@ def assign_ranges(
 
     Largest range first, each to the reader that has least: within 4/3 of the best. O(n log n). Equal input gives equal
     output. Ranges of one split stay in their order within a reader. With `max_rows` no reader of divisible splits has
-    more records than that, and there are as many readers as that takes.
+    more records than that, and there are as many readers as that takes. A range is cut into `MOST_PARTS` at most: its
+    positions may have a gap of any width.
     """
     if max_rows is not None:
-        ranges = [part for whole in ranges for part in cut_range(whole, max_rows)]
+        ranges = [part for whole in ranges for part in cut_range(whole, max(max_rows, -(-whole.rows // MOST_PARTS)))]
     loads = [(0, reader) for reader in range(min(readers, len(ranges)))]
     assigned: list[list[int]] = [[] for _ in loads]
     for number in sorted(range(len(ranges)), key=lambda n: (-ranges[n].rows, n)):

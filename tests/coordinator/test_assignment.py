@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +11,7 @@ from streaming_source.api import SplitRange
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.coordinator import assign_ranges
+from streaming_source.coordinator.state import MOST_PARTS
 
 RANGES = st.lists(st.integers(1, 1000), max_size=12).map(
     lambda rows: [SplitRange(FileSplit(f"s{number:02d}"), n) for number, n in enumerate(rows)]
@@ -49,3 +50,12 @@ def test_with_a_limit_no_reader_has_more_and_every_record_is_read_once(
     assert max(sum((split.stop or 0) - split.position for split in splits) for splits in assigned) <= limit
     read = [(split.split_id, at) for splits in assigned for split in splits for at in range(split.position, split.stop)]
     assert sorted(read) == [(f"s-{i}", at) for i, n in enumerate(rows) for at in range(5, n + 5)]
+
+
+def test_a_range_over_a_wide_gap_is_cut_into_no_more_tasks_than_spark_can_run() -> None:
+    width = 2**40
+    assigned = assign_ranges([SplitRange(KafkaSplit("s", 0, 5, 5, width + 5), width)], 2, 10_000)
+    assert len(assigned) == MOST_PARTS
+    parts = sorted((split.position, split.stop or 0) for splits in assigned for split in splits)
+    assert (parts[0][0], parts[-1][1]) == (5, width + 5)
+    assert all(before[1] == after[0] for before, after in pairwise(parts))
