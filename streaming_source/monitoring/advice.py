@@ -258,9 +258,10 @@ def _invalid(reports: Sequence[Explanation]) -> Iterator[Advice]:
     if invalid:
         yield Advice(
             "eventTimeColumn",
-            f"No record of {named(invalid)} had a valid event time so far, in {sum(invalid.values()):,} positions: "
-            "they are null, cannot be read, or lie outside of what maxFutureSkew and the exact watermark take. See "
-            "that eventTimeColumn and timestampUnit are those of these records.",
+            f"No record of {named(invalid)} had a valid event time so far, in "
+            f"{counted(sum(invalid.values()), 'position')}: they are null, cannot be read, or lie outside of what "
+            "maxFutureSkew and the exact watermark take. See that eventTimeColumn and timestampUnit are those of these "
+            "records.",
         )
 
 

@@ -286,7 +286,7 @@ def damaged_file(on_call: OnCall) -> None:
 
 
 def function_that_fails(on_call: OnCall) -> None:
-    @F.udf("string")
+    @F.udf("string", useArrow=False)
     def failing(key: str) -> str:
         if key.endswith("/13"):
             raise ValueError(f"{key} is an unlucky record")
@@ -523,7 +523,16 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         milliseconds_as_seconds,
-        (Situation("milliseconds are read as seconds", "failed", "a", ("query",), ("InvalidTimestampError",), "any"),),
+        (
+            Situation(
+                "milliseconds are read as seconds",
+                "failed",
+                "a",
+                ("query", "eventTimeColumn"),
+                ("InvalidTimestampError", "See that eventTimeColumn and timestampUnit are those of these records"),
+                "any",
+            ),
+        ),
     ),
     Course(
         bound_too_small,
