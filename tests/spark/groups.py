@@ -22,7 +22,7 @@ from alignment import WatermarkStrategy
 from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.connectors.files import FileSource
-from tests.spark.support import SECOND, T0, Run, end_offset, eventually, write_logs
+from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file, write_logs
 
 DRIFT = 60 * SECOND
 # The same number of records a micro-batch are one time as much event time on the one side, ten times on the other.
@@ -83,6 +83,21 @@ def check_that_one_goes_on_when_the_other_is_gone(spark: SparkSession, folder: P
     eventually(lambda: _last(run) > at, f"it to go on when the other one is {end}", run.query)
     run.query.stop()
     behind.stop()
+
+
+def check_whether_the_sources_of_a_query_are_aligned(spark: SparkSession, folder: Path, group: str | None) -> None:
+    frames = []
+    for name, begin in (("behind", T0 - 3600 * SECOND), ("ahead", T0)):
+        write_file(folder / name / "log" / "f.parquet", begin + np.arange(10) * SECOND)
+        ordered = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
+        aligned = ordered.with_watermark_alignment(group, timedelta(seconds=2))
+        source = FileSource(str(folder / name), bounded=True)
+        of_group = f"{name}_{group}".replace(" ", "_")
+        frames.append(streaming_source.from_source(spark, source, aligned, of_group, max_rows_per_trigger=5))
+    run = available_now(spark, frames[0].union(frames[1]), folder / "cp")
+    assert len(run.rows) == 20
+    # The second source has seconds from T0 on: in a group it waits for the first one, which is an hour behind.
+    assert (_announced(run, 1)[0] < T0) == (group is not None)
 
 
 # ---- the queries -----------------------------------------------------------------------------------------------------

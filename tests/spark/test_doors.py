@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,11 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from streaming_source import DataGeneratorSource, read_stream, register
+from streaming_source import DataGeneratorSource, FileSource, WatermarkStrategy, from_source, read_stream, register
 from streaming_source.spark.datasource import FORMATS
+from streaming_source.spark.format_class import format_class
 from tests.docs.pages import ROOT, code
-from tests.spark.support import SECOND, T0, write_file
+from tests.spark.support import SECOND, T0, available_now, write_file
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +59,44 @@ def test_a_format_that_spark_finds_is_not_registered_over_it(
     assert registered == ["ticks"]
     batch = session.read.format("aligned_files").option("eventTimeColumn", "ts").option("timeZone", "UTC")
     assert batch.load([str(tmp_path / "logs" / "a"), str(tmp_path / "logs")]).count() == 3
+
+
+@contextmanager
+def log_of(spark: SparkSession, path: Path) -> Iterator[None]:
+    """Write what Spark's driver logs meanwhile to a file, too."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    builder = log4j.core.appender.FileAppender.newBuilder().withFileName(str(path))
+    appender = builder.setName(path.name).setLayout(log4j.core.layout.PatternLayout.createDefaultLayout()).build()
+    appender.start()
+    root = log4j.LogManager.getRootLogger()
+    level = str(root.getLevel())
+    root.addAppender(appender)
+    spark.sparkContext.setLogLevel("INFO")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel(level)
+        root.removeAppender(appender)
+        appender.stop()
+
+
+def test_spark_logs_of_no_query_that_a_data_source_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    warning = "replaced a statically registered data source"
+    write_file(tmp_path / "logs" / "a" / "f.parquet", T0 + np.arange(3) * SECOND)
+    session = spark.newSession()
+    reader = read_stream(session).format("aligned_files").options(eventTimeColumn="ts", bounded="true")
+    source = FileSource(str(tmp_path / "logs"), bounded=True)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
+    with log_of(spark, tmp_path / "driver.log"):
+        frames = [reader.load(str(tmp_path / "logs")), from_source(session, source, strategy, "logs")]
+        for number, frame in enumerate(frames):
+            assert len(available_now(session, frame, tmp_path / f"checkpoint_{number}").rows) == 3
+    logged = (tmp_path / "driver.log").read_text()
+    assert "Streaming query made progress" in logged
+    assert warning not in logged
+    with log_of(spark, tmp_path / "registered.log"):
+        session.dataSource.register(format_class("aligned_files"))
+    assert warning in (tmp_path / "registered.log").read_text()
 
 
 def test_what_spark_imports_to_find_them_is_next_to_nothing() -> None:

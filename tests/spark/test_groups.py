@@ -18,6 +18,13 @@ def test_of_two_joined_sources_neither_runs_ahead_and_the_join_is_that_of_the_ba
     groups.check_that_neither_of_two_joined_sources_runs_ahead(spark, tmp_path)
 
 
+@pytest.mark.parametrize("group", [None, "the splits of this source", "none"])
+def test_any_name_is_a_group_of_the_sources_of_a_query_and_none_is_no_group(
+    spark: SparkSession, tmp_path: Path, group: str | None
+) -> None:
+    groups.check_whether_the_sources_of_a_query_are_aligned(spark, tmp_path, group)
+
+
 @pytest.mark.parametrize(
     "end",
     [pytest.param(end, marks=[pytest.mark.soak] if end in ("stopped", "finished") else []) for end in groups.ENDS],
