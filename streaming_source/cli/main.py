@@ -54,10 +54,18 @@ app = typer.Typer(
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
+    """Report what was expected to go wrong, for programs as one line, and exit with 2.
+
+    Where nobody reads the output any more (`| head`), the command line ends without a word, as Click does it.
+    """
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
     except (AlignmentError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        text = str(error) if sys.stderr.isatty() else " ".join(str(error).splitlines())
+        typer.echo(f"error: {text}", err=True)
         raise typer.Exit(2) from None
 
 
@@ -107,7 +115,7 @@ def explain_query(
     if split is not None:
         with _errors_in_one_line():
             story = _story(checkpoint, split, event_log)
-        print(json.dumps(story.to_json()) if as_json else story)
+            print(json.dumps(story.to_json()) if as_json else story)
         return
     with _errors_in_one_line(), suppress(KeyboardInterrupt):
         while True:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,27 @@ console.log(JSON.stringify(made.map(([options, columns]) => [options.series.leng
     for series, lengths in json.loads(done.stdout):
         assert series == len(lengths)
         assert set(lengths) == {8}
+
+
+@pytest.mark.parametrize("command", ["audit", "explain"])
+def test_where_nobody_reads_the_output_a_command_ends_without_a_word(checkpoint: Path, command: str) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    settings = ["--window", "1 minute", "--mode", "append"] if command == "audit" else []
+    program = "from streaming_source.cli import main; main()"
+    with os.fdopen(theirs, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-c", program, command, str(checkpoint), *settings],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_for_a_program_an_error_is_one_line_however_long(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["audit", f"{tmp_path}/{'y' * 100}"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith("give the checkpointLocation of the query\n")
+    assert len(done.stderr.splitlines()) == 1
