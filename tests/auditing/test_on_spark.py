@@ -296,6 +296,30 @@ def test_a_query_that_was_killed_and_restarted_is_counted_to_the_row(
     assert [one.directory for one in found.carriers[:1]] == ["d=0"] * (query.mode != "complete")
 
 
+@pytest.mark.soak
+def test_with_rocksdb_as_state_store_an_error_requires_the_mode_and_the_window(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query, files, root, checkpoint = QUERIES["tumbling"], skewed(1), tmp_path / "in", tmp_path / "checkpoint"
+    sink, provider = Sink(query.mode), "spark.sql.streaming.stateStore.providerClass"
+    write(root, files, "parquet")
+    spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    try:
+        run(load(spark, root, "parquet", 2, query.delay_ms), query, sink, checkpoint)
+    finally:
+        spark.conf.unset(provider)
+    assert list(checkpoint.rglob("state/0/*/*.zip")) or list(checkpoint.rglob("state/0/*/*.changelog"))
+    with pytest.raises(OptionError, match="give it with --mode"):
+        streaming_source.audit(str(checkpoint))
+    with pytest.raises(OptionError, match="--window"):
+        streaming_source.audit(str(checkpoint), mode="append")
+
+    found = audited(checkpoint, query, "parquet", "1 minute")
+
+    assert_counted(found, naive.run(query, logged_batches(checkpoint, root, files)), sink, query, checkpoint)
+    assert found.dropped > 0
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12))])
 def test_a_query_drawn_by_seed_is_counted_as_spark_ran_it(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)

@@ -13,8 +13,10 @@ from pyspark.sql import functions as F
 import streaming_source
 from streaming_source.exceptions import OptionError
 from tests.auditing import naive
+from tests.auditing.killed import killed_and_restarted, sink_of
 from tests.auditing.naive import SECOND, Query, Time
 from tests.auditing.test_on_spark import Sink, assert_counted, run
+from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 from tests.kafka.topics import Record, Topic, whole_ms
 from tests.spark.support import forget_batches, last_batch
 
@@ -81,6 +83,29 @@ def test_a_query_that_was_killed_and_restarted_is_counted_to_the_record(
     assert_counted(found, done, sink, QUERY, checkpoint)
     assert found.dropped > 0
     assert found.carriers[0].split == f"{topic.name}-0"
+
+
+@pytest.mark.soak
+def test_a_query_whose_driver_was_killed_by_sigkill_is_counted_to_the_record(topic: Topic, tmp_path: Path) -> None:
+    try:
+        jars = ",".join(map(str, SPARK_CONNECTOR.jars()))
+    except ArtifactsMissingError as error:
+        pytest.skip(f"no source of Spark's own for Kafka: {error}")
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "sink"
+    topic.create(3)
+    logs = skewed(0, 400)
+    topic.write_logs(logs)
+    servers = topic.broker.bootstrap
+    arguments = (jars, servers, topic.name, checkpoint, out)
+    killed_at = killed_and_restarted("tests.auditing.kafka_query", arguments, checkpoint, tmp_path / "first.log")
+    assert killed_at < last_batch(checkpoint) - 1
+
+    found = streaming_source.audit(
+        str(checkpoint), window="1 minute", mode="append", options={"kafka.bootstrap.servers": servers}
+    )
+
+    assert_counted(found, naive.run(QUERY, logged(checkpoint, topic, logs)), sink_of(out), QUERY, checkpoint)
+    assert found.dropped > 0
 
 
 def test_records_behind_retention_are_unknown(spark_kafka: SparkSession, topic: Topic, tmp_path: Path) -> None:
