@@ -115,7 +115,8 @@ class OpaqueBlocks:
     def _gaps(self) -> Int64Array:
         """Blocks of which an answer has shown that they have no record with an event time."""
         divided = np.flatnonzero(self._table.blocks.opaque == TO_A_BOUND)
-        return divided[self._table.blocks.high[divided] == NO_TIMESTAMP]
+        gaps: Int64Array = divided[self._table.blocks.high[divided] == NO_TIMESTAMP]
+        return gaps
 
     def locate_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Of each opaque block how many records from `skip` on go before the first later one; -1 if none is later.
