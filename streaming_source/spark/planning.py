@@ -1,30 +1,19 @@
-"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back.
-
-Its log goes to its standard error: Spark's driver passes that on to its own.
-"""
+"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
-import logging
 import os
-import stat
-import struct
-import sys
-import termios
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from alignment.explain import Cause, Explanation
-from alignment.sentence import duration_text, sentence
+from alignment.explain import Explanation
 from streaming_source.api import Source, SourceEvent, SourceSplit
 from streaming_source.coordinator import (
     ReadRules,
@@ -39,6 +28,8 @@ from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.planner_log import log_lines_of
+from streaming_source.spark.standstill import StandstillWarning
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:
@@ -49,9 +40,7 @@ if TYPE_CHECKING:
     from streaming_source.gateway import GatewayAddress, GatewayServer
     from streaming_source.spark.late_log import LateLog
 
-__all__ = ["AlignedInputPartition", "StandstillWarning", "StreamPlanning"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["AlignedInputPartition", "StreamPlanning"]
 
 _NEW_OBJECTS: Final = 50_000
 """After how many Python looks for garbage in the planner's process, which it does by itself after 700.
@@ -64,10 +53,6 @@ _TURN_S: Final = 0.5
 
 _SHOWN: Final = 80
 """Characters of what a source reads, in each line of the log."""
-
-_PATIENCE_S: Final = 1.0
-_LOOKS: Final = 20
-"""How often a standstill is looked at in the time after which it is worth a warning."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +111,7 @@ class StreamPlanning:
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._explain, processing_time_us)
-        _log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
+        log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         self._late_log_made: LateLog | None = None
@@ -219,7 +204,7 @@ class StreamPlanning:
         if self._gateway is not None:
             self._gateway.close()
         with self._turn:
-            self._standstill.end_batch()
+            self._standstill.close()
             self._coordinator.close()
 
     # ---- GatewayListener: what tasks send, on the gateway's threads --------------------------------------------------
@@ -335,102 +320,3 @@ def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
 
     # Each planner process writes a log of its own.
     return Recorder(Path(folder) / f"{source.name}-{os.getpid()}.jsonl")
-
-
-class StandstillWarning:
-    """Warns where the same splits have held the watermark for too long; again only when it is others, or why changes.
-
-    The same of a micro-batch that is not committed for as long: Spark does not call its planner then, a timer does.
-    `explain` returns why the watermark stands, at this moment; None where that is not known yet. It is called now and
-    then only. `now_us` is processing time.
-    """
-
-    def __init__(
-        self, warn_after_us: int, explain: Callable[[], Explanation | None], now_us: Callable[[], int] | None = None
-    ) -> None:
-        self._warn_after_us = warn_after_us
-        self._explain = explain
-        self._now_us = processing_time_us if now_us is None else now_us
-        self._look_at_us = 0
-        self._held_by: tuple[str, ...] = ()
-        self._since_us = 0
-        # Why they hold it, by the last warning.
-        self._warned: Cause | None = None
-        self._timer: threading.Timer | None = None
-
-    def look(self, now_us: int) -> None:
-        """Time has passed. O(1), but now and then that of an explanation."""
-        if now_us < self._look_at_us:
-            return
-        self._look_at_us = now_us + self._warn_after_us // _LOOKS
-        explanation = self._explain()
-        if explanation is None:
-            return
-        if explanation.held_by != self._held_by:
-            self._held_by, self._since_us, self._warned = explanation.held_by, now_us, None
-        held_us = now_us - max(self._since_us, explanation.stands_since_us)
-        is_news = explanation.cause not in (self._warned, Cause.NOTHING, Cause.SLOWEST, Cause.MICRO_BATCH)
-        if self._held_by and is_news and held_us >= self._warn_after_us:
-            self._warned = explanation.cause
-            _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))
-
-    def begin_batch(self) -> None:
-        """A micro-batch is planned: warn if it is not done in time."""
-        self.end_batch()
-        if self._warn_after_us / 1e6 > threading.TIMEOUT_MAX:
-            # Never: no thread waits for as long.
-            return
-        self._timer = threading.Timer(self._warn_after_us / 1e6, self._warn_of_batch)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def end_batch(self) -> None:
-        """It is done."""
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-    def _warn_of_batch(self) -> None:
-        explanation = self._explain()
-        if explanation is not None and explanation.cause is Cause.MICRO_BATCH:
-            _log.warning("%s", sentence(explanation))
-
-
-class _TakenLines(logging.StreamHandler[TextIO]):
-    """Waits until the driver has taken each line: what is still in the pipe when it ends the process is lost.
-
-    The line on what an AvailableNow run leaves unread is written right before that end.
-    """
-
-    def flush(self) -> None:
-        super().flush()
-        deadline = time.monotonic() + _PATIENCE_S
-        while _is_untaken(self.stream) and time.monotonic() < deadline:
-            time.sleep(0.001)
-
-
-def _log_lines_of(source: str) -> None:
-    """Put time (UTC), level and source before each line, unless logging is set up in this process already.
-
-    A planner process plans one source of one query, whose name Spark does not give it: the line has what is read.
-    """
-    logger = logging.getLogger("streaming_source")
-    if logger.hasHandlers():
-        return
-    handler = _TakenLines(sys.stderr)
-    formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s {source}: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logger.addHandler(handler)
-
-
-def _is_untaken(stream: TextIO) -> bool:
-    """Whether a pipe holds what its reader has not taken yet; False where that cannot be known."""
-    try:
-        pipe = stream.fileno()
-        if not stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            return False
-        (size,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
-    except (OSError, ValueError):
-        return False
-    return bool(size)

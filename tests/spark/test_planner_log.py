@@ -11,9 +11,9 @@ from typing import IO
 
 PLANNER = """
 import logging, sys
-from streaming_source.spark import planning
-planning._PATIENCE_S = float(sys.argv[1])
-planning._log_lines_of("aligned_files 7f3a")
+from streaming_source.spark import planner_log
+planner_log._PATIENCE_S = float(sys.argv[1])
+planner_log.log_lines_of("aligned_files 7f3a")
 print("begun", flush=True)
 logging.getLogger("streaming_source.coordinator").warning("this run ends with %d records unread", 10)
 print("ended", flush=True)

@@ -8,7 +8,7 @@ import pytest
 
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, LastBatch, SplitExplanation, WaitsFor
-from streaming_source.spark.planning import StandstillWarning
+from streaming_source.spark.standstill import StandstillWarning
 
 SECOND = 1_000_000
 ACTIVE = SplitStatus.ACTIVE
@@ -76,26 +76,31 @@ def test_a_watermark_that_moves_or_that_nobody_holds_is_no_matter(caplog: pytest
     assert not caplog.records
 
 
-def test_a_micro_batch_that_is_not_done_in_time_is_named_by_a_timer_of_its_own(
+def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_all_share(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    is_asked = threading.Event()
+    is_explained = threading.Event()
 
     def explain() -> Explanation:
-        is_asked.set()
+        is_explained.set()
         return Explanation(5 * SECOND, 90 * SECOND, 0, (split("a", 5),), batch=LastBatch(60 * SECOND, 7))
 
     warning = StandstillWarning(10_000, explain)
     warning.begin_batch()
-    timer = warning._timer
-    assert timer is not None
-    timer.join(30)
+    assert is_explained.wait(30)
+    warning.close()
+    assert warning._watcher is not None
+    warning._watcher.join(30)
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "The last micro-batch, of 7 records, planned at 1970-01-01 00:01:00 UTC, has "
     )
-    is_asked.clear()
+    is_explained.clear()
     warning = StandstillWarning(3_600 * SECOND, explain)
-    warning.begin_batch()
-    warning.end_batch()
-    assert not is_asked.is_set()
+    before = threading.active_count()
+    for _ in range(3):
+        warning.begin_batch()
+        warning.end_batch()
+    assert threading.active_count() == before + 1
+    warning.close()
+    assert not is_explained.is_set()
