@@ -45,7 +45,7 @@ def generated(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
     return reader.options(maxOutOfOrderness="5 seconds", maxDrift="1 minute").load()
 
 
-@pytest.mark.parametrize("make", [files, by_reports, generated])
+@pytest.mark.parametrize("make", [files, by_reports, pytest.param(generated, marks=pytest.mark.soak)])
 def test_the_log_of_a_query_replays_to_its_micro_batches(make: Any, spark: SparkSession, tmp_path: Path) -> None:
     frame = make(spark, tmp_path, eventLog=str(tmp_path / "log"), maxRowsPerTrigger=400)
     run = available_now(spark, frame.select(frame.columns[0]), tmp_path / "cp")

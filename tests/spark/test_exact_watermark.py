@@ -71,7 +71,7 @@ def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) 
 @pytest.mark.parametrize(
     ("skew", "options"),
     [
-        ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
+        pytest.param("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}, marks=pytest.mark.soak),
         pytest.param("one-fast", {"maxRowsPerTrigger": 230}, marks=pytest.mark.soak),
         ("one-tiny", {"maxRowsPerTrigger": 150}),
         ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
@@ -142,7 +142,10 @@ def data_alone(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("data_alone")
-@pytest.mark.parametrize("door", ["read_stream", "with_exact_watermark", "from_source"])
+@pytest.mark.parametrize(
+    "door",
+    ["read_stream", *(pytest.param(door, marks=pytest.mark.soak) for door in ("with_exact_watermark", "from_source"))],
+)
 def test_a_bounded_source_closes_its_last_windows_without_micro_batches_without_data(
     spark: SparkSession, exact: Loader, tmp_path: Path, door: str
 ) -> None:

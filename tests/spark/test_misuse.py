@@ -211,8 +211,9 @@ def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:
 def unclear(slips: Mapping[str, tuple[Callable[[], Any], str]]) -> str:
     """Those whose message is not as it should be, with the message; for a user to read it as well."""
     found = []
-    # Most of the time is Spark's waiting for itself.
-    with ThreadPoolExecutor(4) as several:
+    # Half of the time is Spark's waiting for itself. More at once would start more processes than two cores start in
+    # the time that Spark gives a worker.
+    with ThreadPoolExecutor(2) as several:
         told = several.map(seen, [slip for slip, _ in slips.values()])
     for (what, (_, fix)), (lines, said) in zip(slips.items(), told, strict=True):
         longest = max(map(len, said))

@@ -19,7 +19,16 @@ OPTIONS = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds"}
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
 
 
-def test_sources_of_every_door_are_added_and_taken_by_name(spark: SparkSession, tmp_path: Path) -> None:
+EVERY_DOOR = [("first", "second"), ("third", "second", "first"), ("third", "first")]
+"""The names of the sources, run after run."""
+
+
+@pytest.mark.parametrize(
+    "runs", [[EVERY_DOOR[0], EVERY_DOOR[-1]], pytest.param(EVERY_DOOR, marks=pytest.mark.soak)], ids=["two", "three"]
+)
+def test_sources_of_every_door_are_added_and_taken_by_name(
+    spark: SparkSession, tmp_path: Path, runs: list[tuple[str, ...]]
+) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.queryEvolution.enableSourceEvolution", "true")
     session.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
@@ -34,8 +43,7 @@ def test_sources_of_every_door_are_added_and_taken_by_name(spark: SparkSession, 
         return with_exact_watermark(frame)
 
     written: Logs = {}
-    steps = [("first", "second"), ("third", "second", "first"), ("third", "first")]
-    for number, names in enumerate(steps):
+    for number, names in enumerate(runs):
         for name in names:
             times = T0 + np.arange(number * 200, number * 200 + 200) * SECOND
             write_file(tmp_path / name / "log" / f"{number}.parquet", times, name)
