@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.report import Report
 
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
-QUICK = ("planning", "many_files", "gateway", "fetching", "parquet", "replay", "starting")
+QUICK = ("planning", "many_files", "tables", "gateway", "fetching", "parquet", "replay", "starting")
 ALL = ("kafka", *QUICK, "audit", "files", "flink", "object_store", "monitoring", "capacity", "memory")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from alignment import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError, SchemaError
 from tests.delta.tables import SECOND, append, harness, read_all, rows, times
 
@@ -204,3 +206,23 @@ def test_a_feature_that_is_not_understood_is_refused_by_its_name(tmp_path: Path)
 
     with pytest.raises(NotImplementedError, match="version 1, needs a reader that understands catalogManaged: its"):
         done.run()
+
+
+def test_a_slow_reader_is_warned_before_its_files_are_vacuumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    configuration = {"delta.deletedFileRetentionDuration": "interval 2 hours"}
+    for part in range(6):
+        append(tmp_path, [1_000 * part * SECOND], options={"configuration": configuration})
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    deltalake.DeltaTable(str(tmp_path)).optimize.compact()
+    done.clock.advance("2 seconds")
+
+    done.run()
+
+    warned = re.findall(r"(\d) of the (\d) files that wait to be read are not in the table any more", caplog.text)
+    assert warned in ([("4", "4")], [("3", "3")])
+    assert "(1 hour 59 minutes left)" in caplog.text
+    assert len(times(done)) == 6

@@ -19,7 +19,7 @@ from tests.spark.reading import Reading, data_source, put, read_all, stamps, str
 
 ROWS = pa.table({"ts": stamps(*range(300), zone="UTC"), "part": ["a"] * 150 + ["b"] * 150})
 SCHEMA = StructType().add("ts", TimestampType())
-REFUSED = r"is the folder of a table of {}, .*readStream.format\('{}'\).*; or give a path without tables"
+REFUSED = r"is the folder of a table of {}, .*\.format\('{}'\).*; or give a path without tables"
 
 
 def delta(path: Path, **options: Any) -> Path:
@@ -51,7 +51,7 @@ def hudi(path: Path) -> Path:
 
 
 TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "delta": (delta, REFUSED.format("Delta", "delta")),
+    "delta": (delta, REFUSED.format("Delta", "aligned_delta")),
     "iceberg": (iceberg, REFUSED.format("Iceberg", "iceberg")),
     "hudi": (hudi, REFUSED.format("Hudi", "hudi")),
 }

@@ -83,7 +83,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "Parquet's mergeSchema": (files(mergeSchema=True), "with option dataSchema, or see schemaEvolution"),
     "Auto Loader's format": (files(**{"cloudFiles.format": "json"}), "it is called fileFormat here"),
     "Auto Loader's others": (files(**{"cloudFiles.useNotifications": True}), "leave it out, and see docs/files.md"),
-    "Delta's": (files(ignoreChanges=True), "use spark.readStream.format('delta')"),
+    "Delta's": (files(ignoreChanges=True), "read them with format aligned_delta; of files leave it out"),
     "the checkpoint": (files(checkpointLocation="/cp"), "it is one of writeStream; give it there"),
     "the watermark": (files(watermark="5 seconds"), "it is called maxOutOfOrderness here"),
     "an option of another format": (files(sep=";"), "leave it out, or set fileFormat"),

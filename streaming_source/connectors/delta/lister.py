@@ -90,19 +90,23 @@ class DeltaLister:
         self._deleted: dict[int, dict[str, DeletedRows]] = {}
         self._deleting = threading.Lock()
         self._named: set[str] = set()
+        # Whether the log was looked at for what follows the last version that was read.
+        self._is_followed = False
 
     @property
     def table_id(self) -> str:
         return self._table_id
 
     def begin(self) -> Beginning:
-        table, self._newest = self._newest or self._open_table(None), None
-        return self._begin(table)
+        return self._begin(self._newest or self._open_table(None))
 
     # ---- a version ---------------------------------------------------------------------------------------------------
 
     def snapshot(self, version: int) -> pa.Table:
-        table = self._open_table(version)
+        # A table holds what is known of all its files: two of them would be a great deal.
+        newest, self._newest = self._newest, None
+        table = newest if newest is not None and newest.version() == version else self._open_table(version)
+        del newest
         actions = pa.table(table.get_add_actions(flatten=False))
         table_columns = self._columns
         low, high = self._bounds_of(actions)
@@ -156,6 +160,7 @@ class DeltaLister:
     # ---- commits -----------------------------------------------------------------------------------------------------
 
     def commits(self, after: int, upto: int | None = None) -> Commits | None:
+        self._newest = None
         found: list[Commit] = []
         version = after
         while upto is None or version < upto:
@@ -163,6 +168,7 @@ class DeltaLister:
             if commit is None:
                 self._check_not_cleaned(version + 1, upto)
                 break
+            self._is_followed = True
             version += 1
             found.append(commit)
         if not found:
@@ -174,8 +180,11 @@ class DeltaLister:
         return Commits(version, pa.concat_tables(added).combine_chunks(), len(found), expiring_ms)
 
     def _check_not_cleaned(self, version: int, upto: int | None) -> None:
-        if upto is None and checkpoint_version(self._filesystem, self._root) < version:
-            return
+        # A log is cleaned up days later: not under a stream that follows it.
+        if upto is None:
+            is_followed, self._is_followed = self._is_followed, True
+            if is_followed or checkpoint_version(self._filesystem, self._root) < version:
+                return
         # It may have been written meanwhile.
         if read_commit(self._filesystem, self._root, version) is None:
             raise DataLossError(
@@ -312,6 +321,9 @@ class DeltaLister:
         """Return the deleted rows of files, by their paths in the table."""
         found: dict[str, DeletedRows] = {}
         base = table.table_uri.rstrip("/") + "/"
+        if "deletionVectors" not in (table.protocol().reader_features or ()):
+            self._deleted[version] = found
+            return found
         try:
             for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
                 for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):

@@ -254,7 +254,7 @@ class FilesConfig(ReadingConfig):
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 _OLD_FILES: Final = "to skip files, give modifiedAfter, a narrower path or pathGlobFilter"
-_DELTA: Final = "it is one of Delta tables, which are not read here; use spark.readStream.format('delta')"
+_DELTA: Final = "it is one of Delta tables: read them with format aligned_delta; of files leave it out"
 
 _PLAIN_JSON: Final = (
     "JSON is read as in RFC 8259; leave it out, or read other files with fileFormat = text and parse them in the query "

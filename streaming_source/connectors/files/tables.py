@@ -16,7 +16,7 @@ __all__ = ["check_above", "check_entries"]
 
 _log = logging.getLogger(__name__)
 
-_LOGS: Final = {"_delta_log": ("Delta", "delta"), ".hoodie": ("Hudi", "hudi")}
+_LOGS: Final = {"_delta_log": ("Delta", "aligned_delta"), ".hoodie": ("Hudi", "hudi")}
 """Name of the folder that a table has -> what the table is called, and the format that reads it."""
 
 _ICEBERG: Final = ("Iceberg", "iceberg")
@@ -69,9 +69,12 @@ def _is_iceberg(path: str) -> bool:
 
 
 def _is_table(path: str, name: str, format_name: str) -> OptionError:
+    ours = format_name.startswith("aligned_")
+    stream = f"read_stream(spark).format({format_name!r})"
+    if not ours:
+        stream = f"spark.readStream.format({format_name!r}) and withWatermark"
     return OptionError(
         f"option path: {path} is the folder of a table of {name}, and its files are not its rows: files that the table "
-        "has removed or rewritten are still there, and would be read as well. Read it with "
-        f"spark.readStream.format({format_name!r}) and withWatermark, in batches with "
+        f"has removed or rewritten are still there, and would be read as well. Read it with {stream}, in batches with "
         f"spark.read.format({format_name!r}); or give a path without tables"
     )

@@ -5,6 +5,7 @@
     split        a file of a version as a split, and how offsets write it
     waiting      files that wait for their turn, and up to where they were begun: what an offset keeps of them
     checkpoint   that, written down
+    expiry       files that wait while the table does not need them any more
     enumerator   finds files by a lister, begins them in the order of their lower bounds, checks the bounds
     source       what a user decides of a table, whatever its format
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
+from streaming_source.connectors.tables.expiry import ExpiringFiles
 from streaming_source.connectors.tables.lister import FILES, Commits, TableFile, TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
 from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles
@@ -93,6 +95,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         self._opening = threading.Lock()
         self._restored: list[TableSplit] = []
         self._waiting: WaitingTableFiles | None = None
+        self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
         self._files: FilesInWork[TableFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         # The last version that was listed; of the thread that lists.
         self._listed: int | None = None
@@ -171,12 +174,11 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
             return files
         rows = files.take(pa.array(unknown)).to_pylist()
         described = self._describe_all(self._lister.data_file(TableFile(**row)) for row in rows)
-        low, high = (files[name].to_numpy(zero_copy_only=False).astype(object) for name in ("low_us", "high_us"))
+        low, high = (pc.fill_null(files[name], 0).to_numpy().copy() for name in ("low_us", "high_us"))
         for place, blocks in zip(unknown.tolist(), described, strict=True):
             low[place], high[place] = _extent(blocks or NO_BLOCKS)
-        columns = {"low_us": pa.array(low.tolist(), pa.int64()), "high_us": pa.array(high.tolist(), pa.int64())}
-        for name, column in columns.items():
-            files = files.set_column(FILES.get_field_index(name), FILES.field(name), column)
+        for name, column in (("low_us", low), ("high_us", high)):
+            files = files.set_column(FILES.get_field_index(name), FILES.field(name), pa.array(column, pa.int64()))
         return files
 
     def _on_listed(self, listed: _Listed) -> None:
@@ -188,6 +190,10 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         assert self._waiting is not None
         for group in listed.groups:
             self._waiting.add(group.files, group.upto, group.begun)
+        if listed.expiring_ms:
+            removed = self._waiting.among({*listed.expiring_ms})
+            self._expiring.add({path: listed.expiring_ms[path] for path in removed})
+        self._expiring.warn(len(self._waiting))
         self._end_if_all_begun()
         self._publish_horizon()
 
@@ -201,6 +207,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
             next_ones = list(next_files(waiting, self._files, is_blocked=nearest_us > self._horizon_us()))
             if not next_ones:
                 break
+            self._expiring.begin(file.path for file in next_ones)
             data_files = [self._lister.data_file(file) for file in next_ones]
             for file, blocks in zip(next_ones, self._describe_all(data_files), strict=True):
                 if blocks is not None:

@@ -1,0 +1,132 @@
+"""A Delta table of a million files: its first plan, further ones, an empty look, the offset, and memory."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from alignment.plan import PlanningRules
+from alignment.strategy import WatermarkStrategy
+from alignment.timestamps import FieldTimestampAssigner
+from benchmarks.report import Report
+from streaming_source.connectors.delta import DeltaSource
+from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.spark.offsets import OffsetCodec
+
+FILES, QUICK_FILES = 1_000_000, 50_000
+SECOND = 1_000_000
+START_US = 1_700_000_000 * SECOND
+EVERY_S, SPAN_S, ROWS = 10, 1_000, 11
+"""A file begins every ten seconds and spans a hundred others, so that a hundred are open at any time."""
+
+PLANS = 25
+WRITTEN = 4_000
+"""So many files there are, the first ones by event time: the others are in the log alone."""
+
+_SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+
+
+def run(report: Report, folder: Path, *, quick: bool) -> None:
+    files = QUICK_FILES if quick else FILES
+    table = folder / "table"
+    write_table(table, files)
+    code = f"from benchmarks.tables import measure; measure({str(table)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = json.loads(done.splitlines()[-1])
+    report.table(
+        f"A Delta table of {files:,} files, read through a checkpoint of its log",
+        ["first plan", "further plans", "empty look", "files open", "offset", "memory grown"],
+        [
+            [
+                f"{found['first_s']:.1f} s",
+                f"{found['further_s'] * 1e3:.0f} ms (at most {found['slowest_s'] * 1e3:.0f})",
+                f"{found['look_ms']:.2f} ms",
+                str(found["open"]),
+                f"{found['offset_bytes']:,} bytes",
+                f"{found['rss_mib']:.0f} MiB",
+            ]
+        ],
+    )
+    report.at_most("tables: first plan", found["first_s"], 30, " s")
+    report.at_most("tables: memory", found["rss_mib"], 1536, " MiB")
+    report.at_most("tables: a further plan", found["slowest_s"], 1, " s")
+    report.at_most("tables: an empty look", found["look_ms"], 5, " ms")
+    report.at_most("tables: offset", found["offset_bytes"], 64 * 1024, " bytes")
+
+
+def write_table(path: Path, files: int) -> None:
+    """Write the log of so many files, with a checkpoint, and the first files by event time."""
+    deltalake.DeltaTable.create(str(path), _SCHEMA)
+    order = np.random.default_rng(7).permutation(files)
+    for first in range(0, files, 50_000):
+        version = first // 50_000 + 1
+        with (path / "_delta_log" / f"{version:020}.json").open("w") as log:
+            for number in order[first : first + 50_000].tolist():
+                log.write(_add(path, number) + "\n")
+    table = deltalake.DeltaTable(str(path))
+    table.create_checkpoint()
+
+
+def _add(path: Path, number: int) -> str:
+    name = f"part-{number % 200:05}-{uuid.UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128)}-c000.parquet"
+    times = START_US + number * EVERY_S * SECOND + np.arange(ROWS) * (SPAN_S * SECOND // (ROWS - 1))
+    if number < WRITTEN:
+        columns = [pa.array(times, pa.timestamp("us", "UTC")), pa.array(np.full(ROWS, number))]
+        pq.write_table(pa.table(columns, schema=_SCHEMA), path / name)
+    low, high = (f"{np.datetime64(int(time), 'us').astype('datetime64[ms]')}Z" for time in (times[0], times[-1]))
+    stats = {"numRecords": ROWS, "minValues": {"ts": low}, "maxValues": {"ts": high}, "nullCount": {"ts": 0}}
+    add = {"path": name, "partitionValues": {}, "size": 1_000, "modificationTime": 1, "dataChange": True}
+    return json.dumps({"add": {**add, "stats": json.dumps(stats)}})
+
+
+def measure(path: str) -> None:
+    """Plan micro-batches of the table, and print what it took as JSON."""
+    before_mib = _rss_mib()
+    source = DeltaSource(path)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("20 seconds")
+    strategy = strategy.with_timestamp_assigner(FieldTimestampAssigner("ts"))
+    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=20 * SECOND), announces=True)
+    began = time.perf_counter()
+    planner = SourceCoordinator(source, rules, source.schema(), lambda: time.monotonic_ns() // 1000, readers=2)
+    codec, state = OffsetCodec(source), planner.state
+    planner.restore(state)
+    planner.start()
+    taken: list[float] = []
+    sizes: list[tuple[int, int]] = []
+    while len(taken) <= PLANS:
+        after = planner.advance(1_000)
+        offset = json.dumps(codec.encode(after), separators=(",", ":"))
+        taken.append(time.perf_counter() - began)
+        planner.ranges(state, after, 2, 32_768)
+        planner.notify_committed(state.sequence)
+        sizes.append((len(offset), len(after.splits)))
+        state, began = after, time.perf_counter()
+    lister = source.open_lister(source.schema(), strategy.timestamp_assigner)
+    newest = lister.begin().version
+    looks = []
+    for _ in range(50):
+        began = time.perf_counter()
+        assert lister.commits(newest) is None
+        looks.append(time.perf_counter() - began)
+    planner.close()
+    size, n_open = max(sizes)
+    print([round(seconds * 1e3) for seconds in taken], file=sys.stderr)
+    found = {"first_s": taken[0], "further_s": statistics.median(taken[1:]), "slowest_s": max(taken[1:])}
+    found |= {"look_ms": statistics.median(looks) * 1e3, "offset_bytes": size, "open": n_open}
+    print(json.dumps({**found, "rss_mib": _rss_mib() - before_mib}))
+
+
+def _rss_mib() -> float:
+    """Return the peak of this program: that of `getrusage` is inherited from what started it."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
