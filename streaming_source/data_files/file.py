@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +48,44 @@ class DataFile:
     deleted: DeletedRows | None = field(default=None, compare=False)
     stored: Mapping[str, StoredColumn] | None = field(default=None, compare=False)
     origin: str = field(default="", compare=False)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        given: Any = self.given
+        # Files of one directory may share them, and pickle then writes them once. The type of a struct is longer than
+        # its values: it is written once for all files of a task.
+        if any(isinstance(value, pa.StructScalar) for value in given.values()):
+            types = _shared(tuple([(name, value.type) for name, value in given.items()]))
+            given = types, tuple([_plain(value) for value in given.values()])
+        return self.path, given, self.deleted, self.stored, self.origin
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        path, given, *others = state
+        if isinstance(given, tuple):
+            given = {name: _scalar(value, kind) for (name, kind), value in zip(*given, strict=True)}
+        for slot, value in zip(self.__slots__, (path, given, *others), strict=True):
+            object.__setattr__(self, slot, value)
+
+
+_GivenTypes: TypeAlias = tuple[tuple[str, pa.DataType], ...]
+
+
+@lru_cache(64)
+def _shared(types: _GivenTypes) -> _GivenTypes:
+    """Return the same object for equal types: pickle knows it again."""
+    return types
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """Return the value without its type, and without the names of the fields of a struct."""
+    if isinstance(value, pa.StructScalar) and value.is_valid:
+        return tuple([child.as_py() for child in value.values()])
+    return value.as_py()
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    if isinstance(value, tuple):
+        value = dict(zip([one.name for one in kind], value, strict=True))
+    return pa.scalar(value, kind)
 
 
 @dataclass(frozen=True, slots=True)
