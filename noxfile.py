@@ -1,4 +1,4 @@
-"""The quick start and the core tests on the pairs of Python and PySpark that are supported: `make versions`."""
+"""Quick start and core tests on what is supported: pairs of Python and PySpark, and the lowest versions of all."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ nox.options.download_python = "never"
 nox.options.envdir = ".venvs"
 nox.options.error_on_missing_interpreters = True
 nox.options.reuse_venv = "yes"
+nox.options.sessions = ["versions"]
 
 
 @nox.session
@@ -53,4 +54,21 @@ def versions(session: nox.Session, pyspark: str) -> None:
         session.run("python", "-W", "ignore", "-c", f"{quick_start}\n{_COUNTED}", silent=True, log=False)
 
     session.log("running the core tests")
+    session.run("python", "-m", "pytest", "-m", "not soak", "--durations=10", *(session.posargs or CORE))
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """Install the lowest versions that pyproject.toml allows, and run the core tests, or those named after `--`."""
+    session.log("installing the lowest versions of all requirements: a minute, the first time")
+    wanted = [
+        "pyspark[connect]==4.2.0",
+        ".[cli,kafka,metrics]",
+        "hypothesis>=6.100",
+        "pytest>=8.3",
+        "pytest-timeout>=2.3",
+    ]
+    session.install("--resolution", "lowest-direct", *wanted, silent=True)
+    python = f"{session.bin}/python"
+    session.env.update(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH="")
     session.run("python", "-m", "pytest", "-m", "not soak", "--durations=10", *(session.posargs or CORE))
