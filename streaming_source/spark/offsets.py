@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
-from alignment.split_generators import GeneratorState
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner, raw_field
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Source
@@ -36,6 +35,9 @@ from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import facts_of
+
+if TYPE_CHECKING:
+    from alignment.split_generators import GeneratorState
 
 __all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
 
@@ -226,6 +228,8 @@ def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
 def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
     if not written:
         return ()
+    # Here and not above: most queries have no generators.
+    from alignment.split_generators import GeneratorState
 
     def state(
         version: int, value: Any, position: int | None = None, time_limits: Sequence[Sequence[int]] = ()

@@ -8,16 +8,14 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint, FilesCheckpointSerializer, Remembered
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
-from streaming_source.connectors.files.directories import DirectoryEnumerator
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finite import FiniteFileEnumerator
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
@@ -25,8 +23,10 @@ from streaming_source.data_files.evolution import merged
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
-from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.split_reader import FileSplitReader
 
 __all__ = ["FileSource"]
 
@@ -142,10 +142,15 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
+        # Here and not above: a planner runs one of the two, and a task none.
         if checkpoint.split_by == "file":
+            from streaming_source.connectors.files.finite import FiniteFileEnumerator
+
             self._check_remembered(checkpoint)
-        kind = FiniteFileEnumerator if checkpoint.split_by == "file" else DirectoryEnumerator
-        return kind(self, context, checkpoint)
+            return FiniteFileEnumerator(self, context, checkpoint)
+        from streaming_source.connectors.files.directories import DirectoryEnumerator
+
+        return DirectoryEnumerator(self, context, checkpoint)
 
     def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
         """Finished files are known again only as they were written down."""
@@ -176,6 +181,9 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[FileSplit]:
+        # Here and not above: a planner reads nothing with it.
+        from streaming_source.data_files.split_reader import FileSplitReader
+
         return FileSplitReader(self.root.open()[0], self, context.schema)
 
 
