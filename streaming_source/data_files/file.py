@@ -38,9 +38,9 @@ class DataFile:
 
     `path` is that in its file system. `given` are the columns whose values the connector knows, so that they are not
     read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
-    file, in the type of the query's column. Of the rows `deleted` readers see none; their numbers stay. `stored` are
-    the columns under the query's names where the file has them under others; None where it has them under the same.
-    `origin` is the table that the file is of, and the version, for messages; empty for a file by itself.
+    file, in the type of the query's column. Of the rows `deleted` nothing is seen: the others are numbered without
+    them. `stored` are the columns under the query's names where the file has them under others; None where it has them
+    under the same. `origin` is the table that the file is of, and its version, for messages; empty without a table.
     """
 
     path: str
@@ -111,6 +111,11 @@ class DeletedRows:
         known = np.unpackbits(packed)[first - 8 * begin :][:count].view(np.bool_)
         return np.pad(known, (0, count - known.size))
 
+    def row_of(self, number: int) -> int:
+        """Return the row of the file that has this number without the deleted ones. O(the highest deleted row)."""
+        left = np.flatnonzero(np.unpackbits(np.frombuffer(self.bits, np.uint8)) == 0)
+        return int(left[number]) if number < left.size else 8 * len(self.bits) + number - left.size
+
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
@@ -155,7 +160,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's."""
+    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's.
+
+    Rows are numbered without deleted ones.
+    """
 
     file: StoredFile
     start: int

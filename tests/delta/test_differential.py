@@ -7,14 +7,17 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.testing import SourceHarness
+from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, STRATEGY, read_all, rows
 from tests.examples import examples
 
@@ -36,6 +39,7 @@ class RandomTable:
         self.columns = ["ts", "id", "part"]
         self._next = 0
         self.started = False
+        self.vectors: dict[str, set[int]] = {}
         for _ in range(self.random.randint(1, 6)):
             self.append()
 
@@ -69,7 +73,7 @@ class RandomTable:
 
     def change(self) -> None:
         """One commit."""
-        kind = self.random.choice(["append", "append", "append", "compact", "grow", "delete", "checkpoint"])
+        kind = self.random.choice(["append", "append", "append", "compact", "grow", "delete", "vector", "checkpoint"])
         table = deltalake.DeltaTable(self.path)
         if kind == "compact" and not self.mapped:
             table.optimize.compact()
@@ -81,10 +85,25 @@ class RandomTable:
             below = self.random.randint(0, max(self._next // 3, 1))
             table.delete(f"id < {below}")
             self.expected = {key: time for key, time in self.expected.items() if key >= below}
+        elif kind == "vector" and not self.started and not self.mapped and self.has_statistics:
+            self._delete_by_vector()
         elif kind == "checkpoint":
             table.create_checkpoint()
         else:
             self.append()
+
+    def _delete_by_vector(self) -> None:
+        """Delete some rows of one file, which stays where it is."""
+        files = pa.table(deltalake.DeltaTable(self.path).get_add_actions())["path"].to_pylist()
+        if not files:
+            return
+        file = self.random.choice(sorted(files))
+        ids = pq.ParquetFile(Path(self.path) / unquote(file)).read(["id"])["id"].to_pylist()
+        rows_of = self.vectors.setdefault(file, set())
+        rows_of.update(range(0, len(ids), self.random.choice([1, 2, 5])))
+        delete_rows(Path(self.path), rows_of, file=file)
+        for row in rows_of:
+            self.expected.pop(ids[row], None)
 
 
 def _times(done: SourceHarness) -> Counter[int | None]:
@@ -125,8 +144,8 @@ def test_a_stream_with_kills_brings_what_a_batch_has(seed: int) -> None:
         # A batch of the table now has the same rows: nothing was removed after the start.
         batch = read_all(DeltaSource(table.path))
         assert Counter(batch["id"].to_pylist()) == Counter(table.expected.keys()), f"seed {seed}"
-        if not table.mapped:
-            # deltalake itself gives null for columns under other names.
+        if not table.mapped and not table.vectors:
+            # deltalake itself gives null for columns under other names, and refuses deletion vectors here.
             theirs = deltalake.DeltaTable(table.path).to_pyarrow_table()
             assert isinstance(theirs, pa.Table)
             assert Counter(theirs["id"].to_pylist()) == Counter(table.expected.keys()), f"seed {seed}"

@@ -17,6 +17,7 @@ from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError, SchemaError
+from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, read_all, rows, times
 
 
@@ -136,6 +137,37 @@ def test_a_column_that_goes_or_changes_its_type_ends_the_query(tmp_path: Path) -
         done.run()
     with pytest.raises(MalformedDataError, match=r"version 1 \(WRITE\), changes rows"):
         unconcerned.run()
+
+
+def test_rows_that_vectors_delete_before_the_start_are_not_there(tmp_path: Path) -> None:
+    append(tmp_path, [n * SECOND for n in range(10)], n=list(range(10)))
+    append(tmp_path, [n * SECOND for n in range(4, 14)], n=list(range(10, 20)))
+    delete_rows(tmp_path, [0, 8, 9])
+    delete_rows(tmp_path, [9], number=1)
+    done = harness(tmp_path, max_rows=3)
+    for _ in range(12):
+        done.run_batch()
+        done.restart()
+    done.run()
+
+    left = [n for n in range(20) if n not in (0, 8, 9, 19)]
+    assert sorted(read_all(DeltaSource(str(tmp_path)))["n"].to_pylist()) == left
+    assert times(done) == sorted((n if n < 10 else n - 6) * SECOND for n in left)
+
+
+def test_a_vector_after_the_start_is_a_change(tmp_path: Path) -> None:
+    append(tmp_path, [n * SECOND for n in range(10)])
+    done, skipping = harness(tmp_path), harness(tmp_path, {"skip_change_commits": True})
+    for one in (done, skipping):
+        one.run()
+    delete_rows(tmp_path, [3])
+    for one in (done, skipping):
+        one.clock.advance("2 seconds")
+    skipping.run()
+
+    with pytest.raises(MalformedDataError, match=r"version 1 \(DELETE\), changes rows .* Set skipChangeCommits = true"):
+        done.run()
+    assert len(times(skipping)) == 10
 
 
 def test_a_batch_reads_the_version_or_the_moment_that_it_is_given(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
+from alignment.timestamps import TimestampAssigner, top_level_column
 from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.data_files.evolution import with_given
-from streaming_source.data_files.file import Block, FileBlocks, FileRows, StoredFile
+from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
 from streaming_source.exceptions import DataLossError, MalformedDataError
 
 __all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_in"]
@@ -51,6 +51,10 @@ class OpenFile(ABC):
 
         They have at least the columns `schema`. What comes after the rows may be left out.
         """
+
+    def stored_place(self, place: Place) -> Place:
+        """Return a place with the number of its row as it is stored; they differ where rows before it are deleted."""
+        raise NotImplementedError(f"{type(self).__name__} has no files of which rows are deleted")
 
     @abstractmethod
     def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
@@ -129,12 +133,8 @@ class FileFormat(ABC):
         """
         with self._opened(rows.file, rows.file.own(schema)) as source:
             for chunk, batch, dropped in _decoded(source, rows, schema):
-                deleted = _deleted(rows.file, chunk)
                 if dropped is not None:
-                    _log_dropped(dropped, chunk, rows.file.path)
-                    deleted = dropped if deleted is None else dropped | deleted
-                if deleted is not None:
-                    yield from _without(deleted, batch, chunk)
+                    yield from _without(dropped, batch, chunk, rows.file.path)
                     continue
                 for begin in range(0, chunk.rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), chunk.first + begin)
@@ -154,10 +154,7 @@ def _times(
         schema = pa.schema([field for field in schema if field.name in needed])
     for chunk, batch, _ in _decoded(source, rows, schema):
         try:
-            times = assigner.extract(batch, None).values
-            if (deleted := _deleted(rows.file, chunk)) is not None:
-                times = np.where(deleted, NO_TIMESTAMP, times)
-            yield times, chunk.at
+            yield assigner.extract(batch, None).values, chunk.at
         except pa.ArrowException as error:
             path = rows.file.path
             raise MalformedDataError(f"{path}: its event times cannot be read: {error}; write it again") from None
@@ -167,6 +164,30 @@ def _decoded(
     source: OpenFile, rows: FileRows, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
     """Yield the chunks that have some of the rows, cut to these, each with its columns and the rows to leave out."""
+    deleted = rows.file.file.deleted
+    if deleted is None:
+        yield from _stored(source, rows, schema)
+        return
+    if rows.start >= rows.stop:
+        return
+    # As they are stored, with the deleted ones between them.
+    last = _ALL if rows.stop == _ALL else deleted.row_of(rows.stop - 1) + 1
+    place = None if rows.place is None else source.stored_place(rows.place)
+    stored = FileRows(rows.file, deleted.row_of(rows.start), last, place)
+    number = rows.start
+    for chunk, batch, dropped in _stored(source, stored, schema):
+        kept = ~deleted.among(chunk.first, chunk.rows)
+        count = int(kept.sum())
+        if count:
+            part = chunk._replace(first=number, rows=count)
+            yield part, batch.filter(pa.array(kept)), None if dropped is None else dropped[kept]
+        number += count
+
+
+def _stored(
+    source: OpenFile, rows: FileRows, schema: pa.Schema
+) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
+    """Do so of rows that are numbered as they are stored."""
     if rows.start >= rows.stop:
         return
     file, end = rows.file, 0
@@ -188,24 +209,12 @@ def _decoded(
         )
 
 
-def _deleted(file: StoredFile, chunk: Chunk) -> BoolArray | None:
-    """Which rows of a chunk the table has deleted; None if none of them."""
-    if file.file.deleted is None:
-        return None
-    deleted = file.file.deleted.among(chunk.first, chunk.rows)
-    return deleted if deleted.any() else None
-
-
-def _log_dropped(dropped: BoolArray, chunk: Chunk, path: str) -> None:
+def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str) -> Iterator[RecordBlock]:
     _log.warning(
         "%s: dropped %d malformed of the records %d to %d, the first of them is record %d",
         path,
         *(dropped.sum(), chunk.first, chunk.first + chunk.rows - 1, chunk.first + int(np.argmax(dropped))),
     )
-
-
-def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk) -> Iterator[RecordBlock]:
     kept = np.flatnonzero(~dropped)
-    for begin in range(0, kept.size, BATCH_ROWS):
-        part = kept[begin : begin + BATCH_ROWS]
-        yield RecordBlock(batch.take(pa.array(part)), part + chunk.first)
+    if kept.size:
+        yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)

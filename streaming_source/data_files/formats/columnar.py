@@ -208,20 +208,24 @@ class ParquetFormat(_ColumnarFormat):
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
             column = None if indexing == "scan" else parquet.statistics_column(assigner, file.file.given)
-            for group, first, count in parquet.groups:
+            number = 0
+            for group, first, stored in parquet.groups:
+                count = stored if deleted is None else stored - int(deleted.among(first, stored).sum())
+                if not count:
+                    continue
                 # A deleted row may have been the latest, and watermarks are made of that.
-                is_whole = deleted is None or not deleted.among(first, count).any()
-                bounds = parquet.bounds(group, column, assigner) if is_whole else None
+                bounds = parquet.bounds(group, column, assigner) if count == stored else None
                 if bounds is not None:
                     blocks.append(Block(count, *bounds, group))
-                elif indexing == "statistics" and is_whole:
+                elif indexing == "statistics" and count == stored:
                     raise MalformedDataError(
                         f"{file.path}: row group {group} has no statistics of the event time; "
                         "option indexing = auto reads the column where they are missing"
                     )
                 else:
-                    rows = FileRows(file, first, first + count, Place(first, group))
+                    rows = FileRows(file, number, number + count, Place(number, group))
                     blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
+                number += count
             return FileBlocks.of(blocks, seeks=parquet.seeks, columns=parquet.columns)
 
 
@@ -248,6 +252,10 @@ class _ParquetFile(_ColumnarFile):
         firsts = accumulate(counts, initial=0)
         self.groups = [_RowGroup(*group) for group in zip(range(len(counts)), firsts, counts, strict=False) if group[2]]
         """Those that have rows."""
+
+    def stored_place(self, place: Place) -> Place:
+        group = self.groups[bisect_left(self.groups, place.at, key=attrgetter("number"))]
+        return Place(group.first, place.at)
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         """From that row group on, small ones together."""
