@@ -9,6 +9,7 @@ from streaming_source.api import Option, OptionSet
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS
@@ -25,6 +26,7 @@ _SECTIONS = (
     ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_delta`", "See [Tables](tables.md).", DeltaSource.options()),
+    ("`aligned_iceberg`", "See [Tables](tables.md).", IcebergSource.options()),
     ("`aligned_kafka`", "See [Kafka](kafka.md).", KAFKA_OPTIONS),
     ("`aligned_datagen`", "", DataGeneratorSource.options()),
 )

@@ -24,6 +24,7 @@ __all__ = [
     "EventTimes",
     "FieldTimestampAssigner",
     "FileSource",
+    "IcebergSource",
     "KafkaSource",
     "TimestampAssigner",
     "WatermarkGenerator",
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     )
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.auditing import audit
-    from streaming_source.connectors import DataGeneratorSource, DeltaSource, FileSource, KafkaSource
+    from streaming_source.connectors import DataGeneratorSource, DeltaSource, FileSource, IcebergSource, KafkaSource
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.advise import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
@@ -68,7 +69,7 @@ _HOMES = {
     ],
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.auditing": ["audit"],
-    "streaming_source.connectors": ["DataGeneratorSource", "DeltaSource", "FileSource", "KafkaSource"],
+    "streaming_source.connectors": ["DataGeneratorSource", "DeltaSource", "FileSource", "IcebergSource", "KafkaSource"],
     "streaming_source.monitoring.explained": ["explain"],
     "streaming_source.spark.advise": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],

@@ -6,15 +6,22 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["DataGeneratorSource", "DeltaSource", "FileSource", "KafkaSource"]
+__all__ = ["DataGeneratorSource", "DeltaSource", "FileSource", "IcebergSource", "KafkaSource"]
 
 if TYPE_CHECKING:
     from streaming_source.connectors.datagen import DataGeneratorSource
     from streaming_source.connectors.delta import DeltaSource
     from streaming_source.connectors.files import FileSource
+    from streaming_source.connectors.iceberg import IcebergSource
     from streaming_source.connectors.kafka import KafkaSource
 
-_MODULES = {"DataGeneratorSource": "datagen", "DeltaSource": "delta", "FileSource": "files", "KafkaSource": "kafka"}
+_MODULES = {
+    "DataGeneratorSource": "datagen",
+    "DeltaSource": "delta",
+    "FileSource": "files",
+    "IcebergSource": "iceberg",
+    "KafkaSource": "kafka",
+}
 
 _EXTRAS = {"confluent_kafka": ("confluent-kafka", "kafka"), "deltalake": ("deltalake", "delta")}
 """Module of a client library -> its distribution, and the extra that brings it."""

@@ -71,6 +71,7 @@ FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",
     "aligned_delta": "DeltaSource",
     "aligned_files": "FileSource",
+    "aligned_iceberg": "IcebergSource",
     "aligned_kafka": "KafkaSource",
 }
 """Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""

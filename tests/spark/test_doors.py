@@ -102,13 +102,14 @@ def test_spark_logs_of_no_query_that_a_data_source_was_replaced(spark: SparkSess
 def test_what_spark_imports_to_find_them_is_next_to_nothing() -> None:
     program = (
         "import sys, pyspark.sql.worker.lookup_data_sources; before = {*sys.modules};"
-        "import pyspark_aligned_datagen, pyspark_aligned_delta, pyspark_aligned_files, pyspark_aligned_kafka;"
+        "import pyspark_aligned_datagen, pyspark_aligned_delta, pyspark_aligned_files, pyspark_aligned_iceberg;"
+        "import pyspark_aligned_kafka;"
         "print(*{*sys.modules} - before)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     # Not numpy, pyarrow or `alignment`, which could be missing, too old or another project's.
     assert {*done.stdout.split()} == {
-        *(f"pyspark_aligned_{name}" for name in ("datagen", "delta", "files", "kafka")),
+        *(f"pyspark_aligned_{name}" for name in ("datagen", "delta", "files", "iceberg", "kafka")),
         *("streaming_source", "streaming_source.spark", "streaming_source.spark.format_class"),
     }
 

@@ -121,7 +121,10 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "no end": (lambda: load("aligned_datagen", bounded=True), "give rowsPerSplit"),
     # the reader
     "another format": (lambda: load("parquet", "/data"), "needs register(spark, MySource) first, or from_source"),
-    "no format": (lambda: read_stream(NO_SPARK).load("/data"), "one of aligned_datagen, aligned_delta, aligned_files"),
+    "no format": (
+        lambda: read_stream(NO_SPARK).load("/data"),
+        "one of aligned_datagen, aligned_delta, aligned_files",
+    ),
     "watermark rows": (lambda: read_stream(NO_SPARK).option("watermarkRows", True), "leave it out"),
     "a schema of another type": (lambda: read_stream(NO_SPARK).schema(3), "must be a StructType or text such as"),  # type: ignore[arg-type]
     "a schema where none is": (lambda: load("aligned_datagen", dataSchema="a int"), "and select columns afterwards"),

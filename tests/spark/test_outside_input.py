@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.exceptions import AlignmentError, OffsetError
@@ -73,11 +74,13 @@ def test_any_change_in_an_offset_gives_an_offset_or_is_refused(offset: dict[str,
 
 KINDS = {
     "aligned_delta": DeltaSource.options(),
+    "aligned_iceberg": IcebergSource.options(),
     "aligned_files": FileSource.options(),
     "aligned_datagen": DataGeneratorSource.options(),
     "aligned_kafka": KAFKA_OPTIONS,
 }
 REQUIRED = {
+    "aligned_iceberg": {"path": "db.in", "eventTimeColumn": "t"},
     "aligned_delta": {"path": "/data/in", "eventTimeColumn": "t"},
     "aligned_files": {"path": "/data/in", "eventTimeColumn": "t"},
     "aligned_datagen": {},

@@ -1,0 +1,127 @@
+"""The catalog in which a table is, and what it answers: a table, or an error that names the fix.
+
+`pyiceberg` is imported when a table is looked up: by the planner, and on no executor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from streaming_source.data_files.stores import without_secrets
+from streaming_source.exceptions import (
+    OptionError,
+    PathNotFoundError,
+    SourceError,
+    StoreUnavailableError,
+    UnsupportedOperationError,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+__all__ = ["DEFAULT_CATALOG", "CatalogProperties", "load_table", "properties_of"]
+
+_PASSING: Final = {
+    *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
+    *("OperationalError", "ServerError", "ServiceUnavailableError", "EndpointConnectionError", "ConnectTimeoutError"),
+}
+"""Classes of errors of catalogs' clients that may pass: of requests, SQLAlchemy, botocore and pyiceberg."""
+
+_PUBLIC: Final = ("type", "uri", "warehouse", "py-catalog-impl", "py-io-impl")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogProperties:
+    """How a catalog is opened: its name in the configuration of `pyiceberg`, and properties over those.
+
+    The properties are in no log, error or `repr`.
+    """
+
+    name: str | None = None
+    values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+DEFAULT_CATALOG: Final = CatalogProperties()
+"""That of the file `.pyiceberg.yaml`."""
+
+
+def load_table(catalog: CatalogProperties, name: str) -> Table:
+    """Load a table as it is now.
+
+    Raises
+    ------
+    PathNotFoundError
+        If the catalog has no such table.
+    OptionError
+        If the catalog cannot be opened with these properties.
+    StoreUnavailableError
+        If the catalog or the store of its metadata does not answer.
+    UnsupportedOperationError
+        If `pyiceberg` does not understand the table.
+    """
+    opened = _opened(catalog)
+    try:
+        return opened.load_table(name)
+    except Exception as error:
+        raise _as_ours(error, catalog, name) from None
+
+
+@lru_cache(maxsize=16)
+def _opened(catalog: CatalogProperties) -> Catalog:
+    try:
+        from pyiceberg.catalog import load_catalog
+    except ModuleNotFoundError as error:
+        if error.name != "pyiceberg":
+            raise
+        raise ModuleNotFoundError(
+            "IcebergSource needs pyiceberg: install spark-watermark-alignment[iceberg]", name=error.name
+        ) from None
+    try:
+        return load_catalog(catalog.name, **dict(catalog.values))
+    except Exception as error:
+        if type(error).__name__ in _PASSING:
+            raise _as_ours(error, catalog, None) from None
+        raise OptionError(
+            f"catalog.*: {_named(catalog)} cannot be opened: {_message(error, catalog)}. Give what "
+            "pyiceberg needs, as in catalog.type = rest and catalog.uri, or have it in the file .pyiceberg.yaml"
+        ) from None
+
+
+def _as_ours(error: Exception, catalog: CatalogProperties, name: str | None) -> Exception:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    message = _message(error, catalog)
+    if {"NoSuchTableError", "NoSuchNamespaceError", "NoSuchIdentifierError"} & kinds:
+        return PathNotFoundError(
+            f"table: {_named(catalog)} has no Iceberg table {name!r}; give one that it has, as in .load('db.clicks')"
+        )
+    if _PASSING & kinds:
+        return StoreUnavailableError(f"{_named(catalog)} did not answer: {message}; start again when it does")
+    if isinstance(error, SourceError | OSError):
+        return error
+    if {"ValidationError", "NotImplementedError", "ValueError", "TypeError"} & kinds:
+        return UnsupportedOperationError(
+            f"Iceberg table {name} cannot be read by this version of pyiceberg: {message}. Take a newer pyiceberg, or "
+            "read it with spark.readStream.format('iceberg') and withWatermark"
+        )
+    return OptionError(f"{_named(catalog)} cannot be used: {message}; correct the options catalog.*")
+
+
+def _named(catalog: CatalogProperties) -> str:
+    return f"catalog {catalog.name!r}" if catalog.name else "the catalog"
+
+
+def _message(error: Exception, catalog: CatalogProperties) -> str:
+    message: str = without_secrets(" ".join(str(error).split())).rstrip(".")
+    for name, value in catalog.values:
+        if name not in _PUBLIC and not name.endswith((".region", ".endpoint")) and len(value) > 3:
+            message = message.replace(value, "***")
+    return message[:500]
+
+
+def properties_of(values: dict[str, Any]) -> CatalogProperties:
+    """Make them of the rests of the options `catalog.*`."""
+    rest = {name: str(value) for name, value in values.items() if name != "name"}
+    return CatalogProperties(values.get("name"), tuple(sorted(rest.items())))

@@ -1,0 +1,147 @@
+"""The columns of an Iceberg table: their types in Arrow, their ids in its files, and what a commit changes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
+
+from streaming_source.data_files.file import StoredColumn
+from streaming_source.exceptions import SchemaError, UnsupportedOperationError
+
+__all__ = ["IcebergColumns", "check_change"]
+
+_PLAIN: Final[dict[type[IcebergType], pa.DataType]] = {
+    BooleanType: pa.bool_(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    FloatType: pa.float32(),
+    DoubleType: pa.float64(),
+    DateType: pa.date32(),
+    TimestampType: pa.timestamp("us"),
+    TimestamptzType: pa.timestamp("us", "UTC"),
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class IcebergColumns:
+    """The columns of one schema of a table, of which a query may read some: `names`, None for all."""
+
+    title: str
+    schema: Schema
+    names: tuple[str, ...] | None = None
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns to read in Arrow's types; those that are not read may have any type.
+
+        An `UnsupportedOperationError` names a column whose type or default value is not read.
+        """
+        fields = [field for field in self.schema.fields if self.names is None or field.name in self.names]
+        return pa.schema([self._field(field, field.name) for field in fields])
+
+    @cached_property
+    def stored(self) -> dict[str, StoredColumn]:
+        """Where files have the columns: by the ids of their fields."""
+        return {field.name: _stored(field) for field in self.schema.fields}
+
+    def id_of(self, path: Sequence[str]) -> int | None:
+        """Return the id of a field by a path through structs; None if there is none."""
+        fields: Sequence[NestedField] = self.schema.fields
+        found = None
+        for name in path:
+            found = next((field for field in fields if field.name == name), None)
+            if found is None:
+                return None
+            fields = found.field_type.fields if isinstance(found.field_type, StructType) else ()
+        return None if found is None else found.field_id
+
+    def top_level(self) -> dict[int, NestedField]:
+        """Id -> column."""
+        return {field.field_id: field for field in self.schema.fields}
+
+    def _field(self, field: NestedField, path: str) -> pa.Field:
+        if getattr(field, "initial_default", None) is not None:
+            raise UnsupportedOperationError(
+                f"{self.title}: column {path!r} has a default for files that were written before it "
+                "(initial-default), which is not read. Leave it out with option columns"
+            )
+        return pa.field(field.name, self._type(field.field_type, path))
+
+    def _type(self, kind: IcebergType, path: str) -> pa.DataType:
+        if type(kind) in _PLAIN:
+            return _PLAIN[type(kind)]
+        if isinstance(kind, DecimalType):
+            return pa.decimal128(kind.precision, kind.scale)
+        if isinstance(kind, StructType):
+            return pa.struct([self._field(inner, f"{path}.{inner.name}") for inner in kind.fields])
+        if isinstance(kind, ListType):
+            return pa.list_(self._type(kind.element_type, f"{path}.element"))
+        if isinstance(kind, MapType):
+            return pa.map_(self._type(kind.key_type, f"{path}.key"), self._type(kind.value_type, f"{path}.value"))
+        raise UnsupportedOperationError(
+            f"{self.title}: column {path!r} has the type {kind}, which is not read. Leave it out with option columns"
+        )
+
+
+def _stored(field: NestedField) -> StoredColumn:
+    return StoredColumn(field.name, field.field_id, dict(_inner(field.field_type)))
+
+
+def _inner(kind: IcebergType) -> Iterator[tuple[str, StoredColumn]]:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield field.name, _stored(field)
+    elif isinstance(kind, ListType):
+        yield "element", StoredColumn("element", kind.element_id, dict(_inner(kind.element_type)))
+    elif isinstance(kind, MapType):
+        yield "key", StoredColumn("key", kind.key_id, dict(_inner(kind.key_type)))
+        yield "value", StoredColumn("value", kind.value_id, dict(_inner(kind.value_type)))
+
+
+def check_change(title: str, before: IcebergColumns, now: Schema, read: Sequence[str]) -> set[str]:
+    """Return the columns that a table has got beside those that a query knows.
+
+    A `SchemaError` where it has dropped one that the query reads, or given it another type. One that was only renamed
+    keeps its id, and is read under the name that the query knows.
+    """
+    found = {field.field_id: field for field in now.fields}
+    known = before.top_level()
+    for number, field in known.items():
+        if field.name not in read:
+            continue
+        if number not in found:
+            raise SchemaError(
+                f"{title} has no column {field.name!r} any more, which the query reads. Start the query again without "
+                "it, or with a new checkpointLocation where its state depends on it"
+            )
+        if found[number].field_type != field.field_type:
+            raise SchemaError(
+                f"{title} has column {field.name!r} as {found[number].field_type}, and the query reads it as "
+                f"{field.field_type}. Start the query again: it then reads it as the table has it now"
+            )
+    return {field.name for number, field in found.items() if number not in known}

@@ -1,0 +1,277 @@
+"""Lists the files of an Iceberg table: of a snapshot, and of those that are committed after it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import fs
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from alignment.timestamps import TimestampAssigner
+from streaming_source.connectors.iceberg.chain import snapshots_after
+from streaming_source.connectors.iceberg.columns import IcebergColumns, check_change
+from streaming_source.connectors.iceberg.deletes import DeleteFiles
+from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
+from streaming_source.connectors.tables.lister import FILES, Beginning, Commits, TableFile
+from streaming_source.connectors.tables.time_bounds import TimeBounds
+from streaming_source.data_files.file import DataFile, DeletedRows
+from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
+
+__all__ = ["IcebergLister", "IcebergRules"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
+_MAX_AGE_MS: Final = 5 * 24 * 3_600_000
+"""How long a snapshot stays where the table does not say."""
+
+_DELETED_ROWS_KEPT: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRules:
+    """What the user decides of snapshots: which that take rows away are passed over, and what new columns do."""
+
+    skip_deletes: bool = False
+    skip_overwrites: bool = False
+    schema_evolution: str = "ignore"
+
+
+class IcebergLister:
+    """An Iceberg table, as `TableLister`.
+
+    Parameters
+    ----------
+    title
+        The table in messages.
+    load
+        Loads the table from its catalog as it is now.
+    begin
+        Where a fresh stream begins, given the table.
+    columns
+        The columns of a table, as the query knows them.
+    files
+        The file system in which locations of the table are paths.
+    schema, assigner
+        The columns that the query reads, and where its event times are.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        load: Callable[[], Table],
+        begin: Callable[[Table], Beginning],
+        columns: Callable[[Table], IcebergColumns],
+        files: fs.FileSystem,
+        rules: IcebergRules,
+        schema: pa.Schema,
+        assigner: TimestampAssigner,
+    ) -> None:
+        self._title, self._load, self._begin, self._rules = title, load, begin, rules
+        self._file_system, self._schema = files, schema
+        self._table = load()
+        self._table_id = str(self._table.metadata.table_uuid)
+        # A query reads the columns as the table has them when it starts: files of other snapshots are read as these.
+        self._columns = columns(self._table)
+        self._schema_id = self._table.metadata.current_schema_id
+        self._bounds = TimeBounds.of(schema, assigner)
+        self._time_id = None if self._bounds is None else self._columns.id_of(self._bounds.path)
+        self._named: set[str] = set()
+        self._deletes: dict[int, DeleteFiles] = {}
+        self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
+        self._deleting = threading.Lock()
+
+    @property
+    def table_id(self) -> str:
+        return self._table_id
+
+    def begin(self) -> Beginning:
+        return self._begin(self._table)
+
+    # ---- a snapshot --------------------------------------------------------------------------------------------------
+
+    def snapshot(self, version: int) -> pa.Table:
+        deletes = self._deletes_of(version)
+        make = self._make_files()
+
+        def files_in(manifest: ManifestFile) -> pa.Table:
+            return make.of(self._entries(manifest), version, deletes)
+
+        manifests = self._manifests(self._snapshot(version), ManifestContent.DATA)
+        return _joined(map(files_in, manifests))
+
+    def _snapshot(self, version: int) -> Snapshot:
+        found = self._table.metadata.snapshot_by_id(version)
+        if found is None:
+            raise DataLossError(
+                f"{self._title}: snapshot {version} has expired before its files were all begun. Start with a new "
+                "checkpointLocation, which reads the table as it is now; keep snapshots for longer than a query takes "
+                f"to read one ({_MAX_AGE})"
+            )
+        return found
+
+    def _manifests(self, snapshot: Snapshot, content: ManifestContent) -> list[ManifestFile]:
+        try:
+            found = snapshot.manifests(self._table.io)
+        except FileNotFoundError:
+            raise self._gone(snapshot.snapshot_id) from None
+        return [manifest for manifest in found if manifest.content == content]
+
+    def _entries(self, manifest: ManifestFile, *, removed: bool = False) -> list[ManifestEntry]:
+        try:
+            return manifest.fetch_manifest_entry(self._table.io, discard_deleted=not removed)
+        except FileNotFoundError:
+            raise self._gone(manifest.added_snapshot_id) from None
+
+    def _gone(self, version: int | None) -> DataLossError:
+        return DataLossError(
+            f"{self._title}: the manifests of snapshot {version} are gone: it has expired, and its files were not all "
+            "begun. Start with a new checkpointLocation, which reads the table as it is now"
+        )
+
+    def _make_files(self) -> FilesOfManifests:
+        return FilesOfManifests(self._title, self._columns, self._table.specs(), self._time_id, self._bounds)
+
+    # ---- commits -----------------------------------------------------------------------------------------------------
+
+    def commits(self, after: int, upto: int | None = None) -> Commits | None:
+        table = self._load()
+        if str(table.metadata.table_uuid) != self._table_id:
+            raise DataLossError(
+                f"{self._title} has the id {table.metadata.table_uuid}, and the one that was read has "
+                f"{self._table_id}: it was dropped and made anew; use a new checkpointLocation"
+            )
+        self._table = table
+        head = table.metadata.current_snapshot_id if upto is None else upto
+        found = snapshots_after(self._title, table.metadata, after, head)
+        if not found:
+            return None
+        self._look_at_columns(found[-1].snapshot_id)
+        expiring_ms: dict[str, int] = {}
+        added = []
+        for snapshot in found:
+            if self._has_data(snapshot):
+                added.append(self._added_by(snapshot))
+            else:
+                expiring_ms |= self._expiring(snapshot)
+        return Commits(found[-1].snapshot_id, _joined(added), len(found), expiring_ms)
+
+    def _has_data(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot adds rows and does nothing else; an error where it takes away what a stream has."""
+        operation = None if snapshot.summary is None else snapshot.summary.operation
+        if operation == Operation.REPLACE:
+            return False
+        if operation == Operation.APPEND:
+            return True
+        is_delete = operation == Operation.DELETE
+        option = "streaming-skip-delete-snapshots" if is_delete else "streaming-skip-overwrite-snapshots"
+        name = "an unknown operation" if operation is None else operation.value
+        if self._rules.skip_deletes if is_delete else self._rules.skip_overwrites:
+            _log.info("%s: snapshot %d (%s) is skipped", self._title, snapshot.snapshot_id, name)
+            return False
+        made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        what = "deletes rows that were there before" if is_delete else "replaces rows that were there before"
+        raise MalformedDataError(
+            f"{self._title}, snapshot {snapshot.snapshot_id} ({name}, {made}), {what}, and a stream has them already. "
+            f"Set {option} = true to go on without such snapshots and all that they add, or use a new "
+            "checkpointLocation to read the table as it is now"
+        )
+
+    def _added_by(self, snapshot: Snapshot) -> pa.Table:
+        number = snapshot.snapshot_id
+        if deletes := self._own(self._manifests(snapshot, ManifestContent.DELETES), number):
+            raise UnsupportedOperationError(
+                f"{self._title}, snapshot {number} (append), adds delete files as well: {deletes[0].manifest_path}. "
+                "Start with a new checkpointLocation, whose snapshot has them applied"
+            )
+        entries = (
+            entry
+            for manifest in self._own(self._manifests(snapshot, ManifestContent.DATA), number)
+            for entry in self._entries(manifest)
+            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == number
+        )
+        return self._make_files().of(entries, number)
+
+    @staticmethod
+    def _own(manifests: Iterable[ManifestFile], version: int) -> list[ManifestFile]:
+        """Those that a snapshot has written: others have nothing that is new in it."""
+        return [manifest for manifest in manifests if manifest.added_snapshot_id in (version, None)]
+
+    def _expiring(self, snapshot: Snapshot) -> dict[str, int]:
+        """Files that a snapshot removed, until when snapshots that have them stay."""
+        stay_ms = snapshot.timestamp_ms + int(self._table.properties.get(_MAX_AGE, _MAX_AGE_MS))
+        return {
+            entry.data_file.file_path: stay_ms
+            for manifest in self._own(self._manifests(snapshot, ManifestContent.DATA), snapshot.snapshot_id)
+            for entry in self._entries(manifest, removed=True)
+            if entry.status == ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot.snapshot_id
+        }
+
+    def _look_at_columns(self, version: int) -> None:
+        metadata = self._table.metadata
+        if metadata.current_schema_id == self._schema_id:
+            return
+        title = f"{self._title}, snapshot {version},"
+        new = check_change(title, self._columns, metadata.schema(), self._schema.names) - self._named
+        self._schema_id = metadata.current_schema_id
+        if not new:
+            return
+        names = ", ".join(sorted(new))
+        if self._rules.schema_evolution == "fail":
+            raise SchemaError(
+                f"{title} has columns that the query has not: {names}. schemaEvolution = ignore goes on without them; "
+                "a query that is started again has them"
+            )
+        self._named |= new
+        _log.warning(
+            "%s has columns that the query has not: %s. A query that is started again has them (schemaEvolution)",
+            title,
+            names,
+        )
+
+    # ---- a file ------------------------------------------------------------------------------------------------------
+
+    def data_file(self, file: TableFile) -> DataFile:
+        detail = json.loads(file.detail) if file.detail else {}
+        given = given_of(detail.get("p", {}), self._columns, self._schema)
+        deleted = self._deleted_rows(file, *detail["d"]) if "d" in detail else None
+        origin = f"{self._title}, snapshot {file.version}"
+        return DataFile(file.path, given, deleted, self._columns.stored, origin)
+
+    def _deleted_rows(self, file: TableFile, sequence: int, key: str) -> DeletedRows | None:
+        name = (file.path, file.version)
+        with self._deleting:
+            if name in self._deleted:
+                self._deleted.move_to_end(name)
+                return self._deleted[name]
+        found = self._deletes_of(file.version).read(self._file_system, file.path, key, sequence)
+        with self._deleting:
+            self._deleted[name] = found
+            while len(self._deleted) > _DELETED_ROWS_KEPT:
+                self._deleted.popitem(last=False)
+        return found
+
+    def _deletes_of(self, version: int) -> DeleteFiles:
+        with self._deleting:
+            if version not in self._deletes:
+                self._deletes[version] = DeleteFiles(self._title, version, self._delete_entries(version))
+            return self._deletes[version]
+
+    def _delete_entries(self, version: int) -> Iterator[ManifestEntry]:
+        for manifest in self._manifests(self._snapshot(version), ManifestContent.DELETES):
+            yield from self._entries(manifest)
+
+
+def _joined(tables: Iterable[pa.Table]) -> pa.Table:
+    found = list(tables)
+    return pa.concat_tables(found).combine_chunks() if found else FILES.empty_table()

@@ -1,0 +1,180 @@
+"""Manifests of an Iceberg table as columns of files: where they are, their bounds, what a reader needs beside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.transforms import IdentityTransform
+
+from streaming_source.connectors.iceberg.columns import IcebergColumns
+from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
+from streaming_source.connectors.tables.lister import FILES
+from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+from streaming_source.exceptions import UnsupportedOperationError
+
+__all__ = ["FilesOfManifests", "given_of"]
+
+_WIDTHS: Final = {4: "<i4", 8: "<i8"}
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfManifests:
+    """Makes `FILES` of entries of manifests.
+
+    `time_id` is the id of the event-time column, `bounds` makes event times of its bounds: both are None where these
+    tell nothing of them.
+    """
+
+    title: str
+    columns: IcebergColumns
+    specs: Mapping[int, PartitionSpec]
+    time_id: int | None
+    bounds: TimeBounds | None
+
+    def of(self, entries: Iterable[ManifestEntry], version: int, deletes: DeleteFiles | None = None) -> pa.Table:
+        """Return the files of entries, each of this version. O(entries)."""
+        paths, sizes, details = list[str](), list[int](), list[str]()
+        low, high, empty = list[bytes | None](), list[bytes | None](), list[bool]()
+        time_id = self.time_id
+        identities: dict[int, list[tuple[int, int]]] = {}
+        for entry in entries:
+            file = entry.data_file
+            self._check(file, version)
+            paths.append(file.file_path)
+            sizes.append(file.file_size_in_bytes)
+            if file.spec_id not in identities:
+                identities[file.spec_id] = self._identities(file.spec_id)
+            detail: dict[str, Any] = {}
+            if identities[file.spec_id]:
+                detail = _values_of(file.partition, identities[file.spec_id])
+            if deletes:
+                key, sequence = partition_key(file.spec_id, file.partition), entry.sequence_number or 0
+                if deletes.about(file.file_path, key, sequence):
+                    detail["d"] = [sequence, key]
+            details.append(json.dumps(detail, separators=(",", ":")) if detail else "")
+            if time_id is not None:
+                low.append((file.lower_bounds or {}).get(time_id))
+                high.append((file.upper_bounds or {}).get(time_id))
+                is_empty = low[-1] is None and (file.null_value_counts or {}).get(time_id) == file.record_count
+                empty.append(file.record_count == 0 or is_empty)
+        count = len(paths)
+        if self.bounds is None or time_id is None:
+            low_us = high_us = pa.nulls(count, pa.int64())
+        else:
+            low_us, high_us = self._times(low, empty, NO_TIMES[0]), self._times(high, empty, NO_TIMES[1])
+            known = low_us.is_valid().to_numpy(zero_copy_only=False) & high_us.is_valid().to_numpy(zero_copy_only=False)
+            low_us, high_us = (pa.array(one.fill_null(0).to_numpy(), mask=~known) for one in (low_us, high_us))
+        columns = [
+            pa.array(paths, pa.string()),
+            pa.array(np.full(count, version, np.int64)),
+            pa.array(sizes, pa.int64()),
+            low_us,
+            high_us,
+            pa.array(details, pa.string()),
+        ]
+        return pa.Table.from_arrays(columns, schema=FILES)
+
+    def _check(self, file: DataFile, version: int) -> None:
+        what = None
+        if file.file_format != FileFormat.PARQUET:
+            what = f"in {getattr(file.file_format, 'value', file.file_format)}: only Parquet is read"
+        elif file.key_metadata:
+            what = "that is encrypted, which is not read"
+        if what is not None:
+            raise UnsupportedOperationError(
+                f"{self.title}, snapshot {version}, has a file {what}: {file.file_path}. Rewrite the table's data "
+                "files (CALL system.rewrite_data_files), or read it with spark.readStream.format('iceberg') and "
+                "withWatermark"
+            )
+
+    def _identities(self, spec_id: int) -> list[tuple[int, int]]:
+        """Place in the partition, and id of the column that has its value."""
+        spec = self.specs[spec_id]
+        return [
+            (place, field.source_id)
+            for place, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform)
+        ]
+
+    def _times(self, values: list[bytes | None], empty: list[bool], nothing: int) -> pa.Array:
+        assert self.bounds is not None
+        numbers, known = _numbers(values, self.bounds.data_type)
+        times, valid = self.bounds.convert(numbers)
+        is_empty = np.array(empty, np.bool_)
+        return pa.array(np.where(is_empty, nothing, times), pa.int64(), mask=~((valid & known) | is_empty))
+
+
+def _numbers(values: list[bytes | None], kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Bounds as the specification writes them, and which are there.
+
+    A bound has the width of the type that the column had then: `int` may have become `long`, `float` `double`.
+    """
+    known = np.array([value is not None and len(value) in _WIDTHS for value in values], np.bool_)
+    is_float = pa.types.is_floating(kind)
+    lengths = {len(value) for value in values if value is not None}
+    if lengths == {8} and known.all():
+        found = np.frombuffer(b"".join(value for value in values if value is not None), "<f8" if is_float else "<i8")
+        return _typed(found, known, kind), known
+    if is_float:
+        read = {4: "<f4", 8: "<f8"}
+        parts = [
+            0.0 if value is None or len(value) not in read else float(np.frombuffer(value, read[len(value)])[0])
+            for value in values
+        ]
+        return _typed(np.array(parts, np.float64), known, kind), known
+    whole = [
+        0 if value is None or len(value) not in _WIDTHS else int.from_bytes(value, "little", signed=True)
+        for value in values
+    ]
+    return _typed(np.array(whole, np.int64), known, kind), known
+
+
+def _typed(found: Any, known: Any, kind: pa.DataType) -> pa.Array:
+    array = pa.array(found, mask=~known)
+    if pa.types.is_date(kind):
+        return array.cast(pa.int32()).cast(kind)
+    return array.cast(kind)
+
+
+# ---- partition values ------------------------------------------------------------------------------------------------
+
+
+def _values_of(partition: Any, places: list[tuple[int, int]]) -> dict[str, Any]:
+    """Values of columns that are the same in all rows of a file, by the ids of the columns."""
+    values = {str(source_id): _plain(partition[place]) for place, source_id in places if partition[place] is not None}
+    return {"p": values} if values else {}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else None
+
+
+def given_of(values: Mapping[str, Any], columns: IcebergColumns, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Return the columns of a query whose values partitions have, from a detail; see `DataFile.given`."""
+    known, found = columns.top_level(), {}
+    for source_id, value in values.items():
+        field = known.get(int(source_id))
+        if field is None or value is None or (place := schema.get_field_index(field.name)) < 0:
+            continue
+        kind = schema.field(place).type
+        if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_temporal(kind):
+            whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
+            found[field.name] = pa.scalar(value, whole).cast(kind)
+        elif isinstance(value, str) and not pa.types.is_string(kind):
+            found[field.name] = pa.scalar(value, pa.string()).cast(kind)
+        else:
+            found[field.name] = pa.scalar(value, kind)
+    return found

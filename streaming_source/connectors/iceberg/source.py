@@ -1,0 +1,287 @@
+"""A source over an Iceberg table: what a user decides of it, as attributes and options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.arrow_times import UTC, parse_iso8601
+from alignment.timestamps import TimestampAssigner
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.options import any_text, arguments, boolean, integer, option, option_field, text
+from streaming_source.connectors.iceberg.catalog import (
+    DEFAULT_CATALOG,
+    CatalogProperties,
+    load_table,
+    properties_of,
+)
+from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry
+from streaming_source.connectors.iceberg.locations import located_files
+from streaming_source.connectors.tables.lister import Beginning, TableLister
+from streaming_source.connectors.tables.source import TableSource, table_options
+from streaming_source.data_files.stores import StorageOptions
+from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from streaming_source.connectors.iceberg.columns import IcebergColumns
+
+__all__ = ["IcebergSource"]
+
+_LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
+_MAIN: Final = "the main branch is read; leave it out, or give a batch the snapshot-id of the branch or tag"
+_BATCH: Final = "a batch reads one snapshot: give snapshot-id or as-of-timestamp"
+_SPLITS: Final = "splits follow from event times and row groups; leave it out"
+_COLUMNS: Final = "the table has its columns in its metadata; leave it out"
+
+_FOREIGN: Final = {
+    "streaming-max-files-per-micro-batch": _LIMIT,
+    "streaming-max-rows-per-micro-batch": _LIMIT,
+    "maxFilesPerTrigger": _LIMIT,
+    "maxBytesPerTrigger": _LIMIT,
+    "streaming-snapshot-polling-interval-ms": "discoveryInterval is how often new snapshots are looked for",
+    "branch": _MAIN,
+    "tag": _MAIN,
+    "start-snapshot-id": _BATCH,
+    "end-snapshot-id": _BATCH,
+    "start-timestamp": _BATCH,
+    "end-timestamp": _BATCH,
+    "versionAsOf": "snapshot-id is the snapshot that a batch reads",
+    "timestampAsOf": "as-of-timestamp is when a batch reads the table",
+    "startingVersion": "stream-from-timestamp is where a stream begins",
+    "startingTimestamp": "stream-from-timestamp is where a stream begins",
+    "watermark-column": "eventTimeColumn is the column of event times",
+    "split-size": _SPLITS,
+    "file-open-cost": _SPLITS,
+    "lookback": _SPLITS,
+    "locality": _SPLITS,
+    "vectorization-enabled": "rows are read as Arrow batches in any case; leave it out",
+    "batch-size": "rows are read as Arrow batches in any case; leave it out",
+    "fileFormat": "the files that are read are Parquet; leave it out",
+    "dataSchema": _COLUMNS,
+}
+
+_CATALOG_OPTION: Final = Option(
+    "catalog.*",
+    any_text,
+    "The catalog as `pyiceberg` opens it: `catalog.name`, and properties such as `catalog.type`, `catalog.uri`, "
+    "`catalog.warehouse`, `catalog.s3.endpoint`, which go before those in the file `.pyiceberg.yaml`. They are in no "
+    "offset, log or error.",
+    {},
+)
+_PATH_OPTION: Final = Option("path", text, "The same as `table`.", same_as="table")
+
+
+def _millis_or_time(name: str, value: str) -> str:
+    return value.strip() if not value.strip().isdigit() else str(integer(0)(name, value))
+
+
+@dataclass(frozen=True, repr=False)
+class IcebergSource(TableSource):
+    """An Iceberg table: its files by event time, first those of a snapshot, then those that commits add.
+
+    The options describe the attributes, those of how files are read are in `ReadingConfig`. `catalog` is where the
+    table is; `storage` has arguments of the file system, where the catalog's properties do not do. Both show nowhere.
+    An `OptionError` if a value is wrong, or has no meaning with others.
+
+    Examples
+    --------
+    >>> IcebergSource("db.clicks", skip_delete_snapshots=True).name
+    'aligned_iceberg'
+    """
+
+    name = "aligned_iceberg"
+
+    table: str = field(
+        metadata=option("table", text, "Name of the table, `db.clicks`; also the argument of `load`.", "required")
+    )
+    stream_from_timestamp: int | datetime | str | None = option_field(
+        None,
+        "stream-from-timestamp",
+        _millis_or_time,
+        "A stream begins with what the first snapshot at this time or later added, and reads no older data; "
+        "milliseconds since 1970 or ISO-8601.",
+    )
+    skip_delete_snapshots: bool = option_field(
+        False,
+        "streaming-skip-delete-snapshots",
+        boolean,
+        "Go on after snapshots that only delete rows which were read already.",
+    )
+    skip_overwrite_snapshots: bool = option_field(
+        False,
+        "streaming-skip-overwrite-snapshots",
+        boolean,
+        "Skip snapshots that replace rows which were there before, with all that they add.",
+    )
+    snapshot_id: int | None = option_field(None, "snapshot-id", integer(0), "A batch reads this snapshot.")
+    as_of_timestamp: int | datetime | str | None = option_field(
+        None,
+        "as-of-timestamp",
+        _millis_or_time,
+        "A batch reads the table as it was at this time; milliseconds since 1970 or ISO-8601.",
+    )
+    catalog: CatalogProperties = DEFAULT_CATALOG
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, str) or not re.fullmatch(r"[^./:\s][^/:]*\.[^./:]+", self.table):
+            raise OptionError(
+                f"table = {self.table!r}: must be the name of a table in its namespace; give one, as in "
+                ".load('db.clicks'), or in SQL OPTIONS (table 'db.clicks')"
+            )
+        super().__post_init__()
+        if self.snapshot_id is not None and self.as_of_timestamp is not None:
+            raise OptionError("snapshot-id and as-of-timestamp are both given; give one of them")
+        for option_name, value in self._times().items():
+            if value is not None:
+                _millis(option_name, value, self.time_zone or UTC)
+
+    def _times(self) -> dict[str, int | datetime | str | None]:
+        return {"stream-from-timestamp": self.stream_from_timestamp, "as-of-timestamp": self.as_of_timestamp}
+
+    @staticmethod
+    def options() -> OptionSet:
+        """The options of `readStream.format("aligned_iceberg")` beside those of every format."""
+        return table_options(IcebergSource, _FOREIGN) | OptionSet([_CATALOG_OPTION, _PATH_OPTION])
+
+    @classmethod
+    def from_options(cls, values: Mapping[str, Any]) -> IcebergSource:
+        if not values["table"]:
+            raise OptionError("option table is missing: give the name of the table, as in .load('db.clicks')")
+        opened = {"storage": StorageOptions.of(values["storage.*"]), "catalog": properties_of(values["catalog.*"])}
+        return cls(**{**arguments(cls, values), **opened})
+
+    @property
+    def identity(self) -> str:
+        return self.table
+
+    @property
+    def title(self) -> str:
+        return f"Iceberg table {self.table}"
+
+    def in_zone(self, zone: str) -> IcebergSource:
+        has_use = any(isinstance(value, datetime | str) for value in self._times().values())
+        return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
+
+    def for_batch(self) -> IcebergSource:
+        """All rows of one snapshot."""
+        if self.stream_from_timestamp is not None:
+            raise OptionError(
+                f"stream-from-timestamp = {self.stream_from_timestamp!r} is where a stream begins; {_BATCH}"
+            )
+        return replace(self, bounded=True)
+
+    def open_files(self) -> fs.FileSystem:
+        return located_files(self.storage, dict(self.catalog.values))
+
+    def table_schema(self) -> pa.Schema:
+        return self._columns(self._load()).arrow_schema
+
+    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
+        from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
+
+        return IcebergLister(
+            title=self.title,
+            load=self._load_again,
+            begin=self._beginning,
+            columns=self._columns,
+            files=self.open_files(),
+            rules=IcebergRules(self.skip_delete_snapshots, self.skip_overwrite_snapshots, self.schema_evolution),
+            schema=schema,
+            assigner=assigner,
+        )
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _load(self) -> Table:
+        return load_table(self.catalog, self.table)
+
+    def _load_again(self) -> Table:
+        try:
+            return self._load()
+        except PathNotFoundError:
+            raise DataLossError(
+                f"{self.title} is not in its catalog any more: it was dropped or renamed. Stop the query, or register "
+                "the table under its name again"
+            ) from None
+
+    def _columns(self, table: Table) -> IcebergColumns:
+        from streaming_source.connectors.iceberg.columns import IcebergColumns
+
+        schema, version = table.schema(), self._batch_snapshot(table)
+        if version is not None:
+            of_snapshot = table.metadata.snapshot_by_id(version)
+            if of_snapshot is not None and of_snapshot.schema_id is not None:
+                schema = table.schemas()[of_snapshot.schema_id]
+        return IcebergColumns(self.title, schema, self._known(schema.column_names))
+
+    def _known(self, names: list[str]) -> tuple[str, ...] | None:
+        """The columns to read; None where one of them is not there, which is refused by the names of all."""
+        return self.columns if self.columns is not None and {*self.columns} <= {*names} else None
+
+    def _batch_snapshot(self, table: Table) -> int | None:
+        if self.snapshot_id is not None:
+            if table.metadata.snapshot_by_id(self.snapshot_id) is None:
+                raise OptionError(
+                    f"snapshot-id = {self.snapshot_id}: {self.title} has no such snapshot; it may have expired: give "
+                    f"one of {', '.join(str(one.snapshot_id) for one in table.metadata.snapshots[-3:]) or 'none'}"
+                )
+            return self.snapshot_id
+        if self.as_of_timestamp is not None:
+            at_ms = _millis("as-of-timestamp", self.as_of_timestamp, self.time_zone or UTC)
+            found = table.snapshot_as_of_timestamp(at_ms)
+            if found is None:
+                raise OptionError(
+                    f"as-of-timestamp = {self.as_of_timestamp}: {self.title} has no snapshot as old as that; give a "
+                    "later time"
+                )
+            return int(found.snapshot_id)
+        return None
+
+    def _beginning(self, table: Table) -> Beginning:
+        metadata = table.metadata
+        head = metadata.current_snapshot_id
+        if self.stream_from_timestamp is not None:
+            return Beginning(self._before(table), has_snapshot=False)
+        version = self._batch_snapshot(table)
+        if version is None:
+            version = head
+        return Beginning(BEFORE_ALL, has_snapshot=False) if version is None else Beginning(version)
+
+    def _before(self, table: Table) -> int:
+        """The snapshot behind which a stream from a time begins."""
+        from_ms = _millis("stream-from-timestamp", self.stream_from_timestamp, self.time_zone or UTC)
+        newest_first = ancestry(table.metadata, table.metadata.current_snapshot_id)
+        before = next((one.snapshot_id for one in newest_first if one.timestamp_ms < from_ms), None)
+        if before is not None or not newest_first:
+            return BEFORE_ALL if before is None else before
+        oldest = newest_first[-1]
+        if oldest.parent_snapshot_id is not None:
+            raise OptionError(
+                f"stream-from-timestamp = {self.stream_from_timestamp}: the snapshots of {self.title} before "
+                f"{oldest.snapshot_id} (at {oldest.timestamp_ms} ms) have expired; give a later time, or leave it out "
+                "to begin with the whole table"
+            )
+        return BEFORE_ALL
+
+
+def _millis(name: str, value: int | datetime | str | None, zone: str) -> int:
+    """A time of a number of milliseconds, ISO-8601 text, a date, or a `datetime`; in the zone where it has none."""
+    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+        return int(value)
+    written = value.isoformat() if isinstance(value, datetime) else str(value)
+    written = re.sub(r"^(\d{4}-\d\d-\d\d)$", r"\1T00:00:00", written)
+    times, valid = parse_iso8601(pa.array([written]), zone)
+    if not valid[0]:
+        raise OptionError(
+            f"{name} = {value!r}: must be milliseconds since 1970 or an ISO-8601 time; give one, like "
+            "2026-01-31T00:00:00Z"
+        )
+    return -(-int(times[0]) // 1000)

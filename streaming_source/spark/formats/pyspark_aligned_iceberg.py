@@ -1,0 +1,7 @@
+"""Where Spark finds the format `aligned_iceberg` by itself; see `streaming_source.spark.format_class`."""
+
+from streaming_source.spark.format_class import format_class
+
+__all__ = ["DefaultSource"]
+
+DefaultSource = format_class("aligned_iceberg")

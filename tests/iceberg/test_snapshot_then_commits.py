@@ -1,0 +1,175 @@
+"""A stream over an Iceberg table: its snapshot, then its commits, by event time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, PathNotFoundError
+from tests.iceberg.tables import (
+    SECOND,
+    append,
+    batch_times,
+    catalog_in,
+    create,
+    harness,
+    later,
+    properties_in,
+    rows,
+    times,
+)
+
+
+def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_path: Path) -> None:
+    table = create(tmp_path, rows([0], device=0).schema)
+    for device in range(4):
+        for part in range(2):
+            append(table, [(device + 10 * i) * SECOND for i in range(100 * part, 100 * part + 100)], device=device)
+    done = harness(tmp_path, max_rows=150)
+
+    done.run()
+
+    assert times(done) == batch_times(table)
+    assert len(done.batches) >= 5
+    bounds = [batch.bound_us for batch in done.batches]
+    assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("loses_plan", [False, True])
+def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, loses_plan: bool) -> None:
+    table = create(tmp_path)
+    for part in range(12):
+        append(table, [(7 * part + i) * SECOND for i in range(10)])
+    done = harness(tmp_path, max_rows=15)
+    for number in range(60):
+        if number == 5:
+            append(table, [900 * SECOND])
+            append(table, [3 * SECOND])
+        done.plan()
+        done.restart(loses_plan=loses_plan)
+        done.clock.advance("2 seconds")
+        if done.run_batch() is None and number > 5:
+            break
+
+    assert times(done) == batch_times(table)
+    assert done.state.checkpoint.progress.steps == ()
+
+
+def test_an_empty_table_is_followed_from_its_first_commit(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    done = harness(tmp_path)
+    done.run()
+    done.restart()
+
+    append(table, [1 * SECOND])
+    append(table, [2 * SECOND])
+
+    assert times(later(done)) == batch_times(table) == [1 * SECOND, 2 * SECOND]
+
+
+def test_a_bounded_source_ends_with_the_snapshot_of_its_start(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    append(table, [1 * SECOND, 20 * SECOND])
+    done = harness(tmp_path, {"bounded": True}, max_rows=1)
+    done.run_batch()
+    append(table, [30 * SECOND])
+    done.restart()
+
+    done.run()
+
+    assert times(done) == [1 * SECOND, 20 * SECOND]
+    assert done.watermark == MAX_WATERMARK
+
+
+def test_a_stream_from_a_time_reads_no_snapshot(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for second in range(1, 5):
+        append(table, [second * SECOND])
+    made = [snapshot.timestamp_ms for snapshot in table.refresh().snapshots()]
+    first, none, all_of_them = (
+        harness(tmp_path, {"stream_from_timestamp": at}) for at in (made[1], made[-1] + 1, "1970-01-01")
+    )
+
+    for done in (first, none, all_of_them):
+        done.run()
+    append(table, [9 * SECOND])
+    for done in (first, none, all_of_them):
+        later(done)
+
+    assert times(first) == [2 * SECOND, 3 * SECOND, 4 * SECOND, 9 * SECOND]
+    assert times(none) == [9 * SECOND]
+    assert times(all_of_them) == batch_times(table)
+
+
+def test_a_batch_reads_the_snapshot_that_it_is_given(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    first = append(table, [1 * SECOND])
+    made = table.current_snapshot().timestamp_ms
+    with table.update_schema() as change:
+        change.rename_column("ts", "time")
+    table.append(rows([2 * SECOND]).rename_columns(["time"]))
+    for given in ({"snapshot_id": first}, {"as_of_timestamp": made}):
+        done = harness(tmp_path, {"bounded": True, **given})
+        done.run()
+        assert times(done) == [1 * SECOND]
+        assert IcebergSource("db.t", catalog=properties_in(tmp_path), **given).schema().names == ["ts"]
+
+
+def test_deletes_and_overwrites_after_the_snapshot_are_named(tmp_path: Path) -> None:
+    table = create(tmp_path, rows([0], part=0).schema)
+    with table.update_spec() as spec:
+        spec.add_identity("part")
+    append(table, [1 * SECOND], part=1)
+    append(table, [2 * SECOND], part=2)
+    option_names = ("", "skip_delete_snapshots", "skip_overwrite_snapshots")
+    started = {name: harness(tmp_path, {name: True} if name else {}) for name in option_names}
+    for done in started.values():
+        done.run()
+
+    table.refresh().delete("part = 1")
+    gone = table.current_snapshot().snapshot_id
+    with pytest.raises(MalformedDataError, match=rf"snapshot {gone} \(delete, .* Set streaming-skip-delete-snapshots"):
+        later(started[""])
+    append(table, [4 * SECOND], part=1)
+    assert times(later(started["skip_delete_snapshots"])) == [n * SECOND for n in (1, 2, 4)]
+
+    append(table, [5 * SECOND, 6 * SECOND], part=1)
+    skips = later(harness(tmp_path, {"skip_overwrite_snapshots": True}))
+    later(started["skip_delete_snapshots"])
+    # A file of which some rows go is written again.
+    table.refresh().delete("ts = '1970-01-01T00:00:05+00:00'")
+    assert table.current_snapshot().summary.operation.value == "overwrite"
+    append(table, [7 * SECOND], part=1)
+    with pytest.raises(MalformedDataError, match=r"\(overwrite, .* Set streaming-skip-overwrite-snapshots = true"):
+        later(started["skip_delete_snapshots"])
+    assert times(later(skips)) == [n * SECOND for n in (2, 4, 5, 6, 7)]
+
+
+def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    append(create(tmp_path), [1 * SECOND])
+    running, restarted = harness(tmp_path), harness(tmp_path)
+    for done in (running, restarted):
+        done.run()
+    catalog_in(tmp_path).drop_table("db.t")
+    with pytest.raises(DataLossError, match=r"is not in its catalog any more"):
+        later(running)
+    append(create(tmp_path), [1 * SECOND])
+
+    with pytest.raises(DataLossError, match=r"was dropped and made anew; use a new checkpointLocation"):
+        later(restarted)
+    restarted.restart()
+    with pytest.raises(OffsetError, match=r"was dropped and made anew.*; use a new checkpointLocation"):
+        restarted.run()
+
+
+def test_the_schema_is_that_of_the_table(tmp_path: Path) -> None:
+    create(tmp_path, rows([0], part=0).schema)
+    source = IcebergSource("db.t", catalog=properties_in(tmp_path))
+    assert source.schema() == pa.schema([("ts", pa.timestamp("us", "UTC")), ("part", pa.int64())])
+    assert IcebergSource("db.t", catalog=properties_in(tmp_path), columns=("part",)).schema().names == ["part"]
+    with pytest.raises(PathNotFoundError, match=r"catalog 'tests' has no Iceberg table 'db.other'; give one that"):
+        IcebergSource("db.other", catalog=properties_in(tmp_path)).schema()
