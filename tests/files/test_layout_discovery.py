@@ -605,6 +605,33 @@ def test_a_query_over_finite_files_keeps_no_mark_of_one_that_was_forgotten_and_h
     run.close()
 
 
+@pytest.mark.parametrize("order", ["eventTime", "name"])
+def test_nothing_is_remembered_of_damaged_files_that_were_left_out_and_have_left(
+    order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
+    write(tmp_path / "log" / "000.parquet", [0])
+    source = FileSource(str(tmp_path), "file", file_order=order, ignore_corrupt_files=True)
+    run = SourceHarness(source, strategy(), clock=FakeClock())
+    run.run()
+    for number in range(1, 6):
+        damaged = tmp_path / "log" / f"{number:03d}.parquet"
+        damaged.write_bytes(b"nothing that Parquet knows")
+        look_again(run)
+        run.run()
+        damaged.unlink()
+        look_again(run)
+        run.run()
+    left_out = run.coordinator.host.enumerator._left_out  # type: ignore[attr-defined]
+    assert len(left_out) <= 1
+    # One of the same name that is whole is another file.
+    write(damaged, [5], 5)
+    look_again(run)
+    run.run()
+    assert len(rows(run)) == 2
+    run.close()
+
+
 def test_cleaning_leaves_what_it_cannot_be_sure_of(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", [1.0], 0)
     write(tmp_path / "b.parquet", [2.0], 1_000_000)

@@ -50,14 +50,15 @@ class _Found:
     """The result of one listing.
 
     `waiting` are new files, packed (see `WaitingFile`). `rewritten` ones were known with another content. The source
-    goes on without those `left_out`. In the first listing `finished` has the paths of finished files that are still
-    there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key `forgotten` are in
-    none of these.
+    goes on without those `left_out`, until they are gone. In the first listing `finished` has the paths of finished
+    files that are still there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key
+    `forgotten` are in none of these.
     """
 
     waiting: list[bytes] = field(default_factory=list)
     rewritten: list[WaitingFile] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[ListedFile] = field(default_factory=list)
+    left_out_and_gone: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     newest_ms: int = 0
     forgotten: OrderKey | None = None
@@ -68,8 +69,8 @@ class FileDiscovery:
     """Each file is a split.
 
     Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
-    source goes on without. `finished` are those that were before the start, beside those `just_finished`; others are
-    `in_work`.
+    source goes on without, which are then `left_out`. `finished` are those that were before the start, beside those
+    `just_finished`; others are `in_work`.
 
     No file may be read twice: so 12 bytes are kept of each that was found, until `finished` has forgotten it (then its
     key tells that it was read) and a listing of all directories has it no more. With a `stateLocation`, by which a file
@@ -81,6 +82,7 @@ class FileDiscovery:
     finished: FinishedFiles
     just_finished: list[ListedFile]
     in_work: list[ListedFile]
+    left_out: Callable[[], list[ListedFile]] = list
     _known: MarkSet | None = None
     # Of files that `finished` has forgotten, and that are known as they may be listed again.
     _leaving: Marks = field(default_factory=lambda: np.empty(0, MARK))
@@ -95,14 +97,15 @@ class FileDiscovery:
             finished.add(self.finished.marks_of(self.just_finished))
             known.add(ended)
             known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
-        leaving = np.append(self._leaving, self.finished.take_forgotten())
-        found, marks, listed_marks = _Found(forgotten=self.finished.forgotten), [], MarkSet()
-        ignored: list[str] = []
+        self._leaving = np.append(self._leaving, self.finished.take_forgotten())
+        found, marks, there_now = _Found(forgotten=self.finished.forgotten), [], MarkSet()
+        ignored: list[ListedFile] = []
+        left_out = self.left_out()
         listed = self._files(lister.list_changed(), found)
         while files := list(islice(listed, _AT_ONCE)):
             of_files = self.finished.marks_of(files)
-            if lister.lists_all and leaving.size:
-                listed_marks.add(of_files)
+            if lister.lists_all and (self._leaving.size or left_out):
+                there_now.add(of_files)
             known_as = known.match(of_files)
             # A name alone does not prove that this very file was read: it is not cleaned.
             if is_first and len(finished) and not self.finished.by_name:
@@ -111,21 +114,30 @@ class FileDiscovery:
             interesting = np.flatnonzero(known_as != Known.SAME)
             marks.append(of_files[interesting])
             new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
-            ignored += [file.relative_path for file, _ in new if self.finished.is_forgotten(file)]
+            ignored += [file for file, _ in new if self.finished.is_forgotten(file)]
             self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
         # Only now, when all was described: what failed is new again the next time.
         known.add(np.concatenate([np.empty(0, MARK), *marks]))
-        if lister.lists_all and leaving.size:
-            is_gone = listed_marks.match(leaving) == Known.NEW
-            known.remove(leaving[is_gone])
-            leaving = leaving[~is_gone]
-        self._known, self._leaving = known, leaving
+        self._known = known
+        if lister.lists_all:
+            self._forget_gone(known, there_now, left_out, found)
+        self._leaving = np.append(self._leaving, self.finished.marks_of(ignored))
         if ignored and is_first:
             # Nearly always they were read; a file that came while the source was down looks the same.
             _log.info("%d files are taken for read and forgotten", len(ignored))
         elif ignored:
-            _warn_ignored(ignored, self.order)
+            _warn_ignored([file.relative_path for file in ignored], self.order)
         return found
+
+    def _forget_gone(self, known: MarkSet, there_now: MarkSet, left_out: list[ListedFile], found: _Found) -> None:
+        """Forget what a listing of all directories has no more, of files that need not be known otherwise."""
+        is_gone = there_now.match(self._leaving) == Known.NEW
+        known.remove(self._leaving[is_gone])
+        self._leaving = self._leaving[~is_gone]
+        marks = self.finished.marks_of(left_out)
+        is_gone = there_now.match(marks) == Known.NEW
+        known.remove(marks[is_gone])
+        found.left_out_and_gone += [left_out[i].relative_path for i in np.flatnonzero(is_gone).tolist()]
 
     def remembered(self) -> int:
         """Count the files of which a mark is kept."""
@@ -148,7 +160,7 @@ class FileDiscovery:
             described = self.describe([file for file, _ in new])
         for (file, is_rewritten), blocks in zip(new, described, strict=True):
             if self.order == "eventTime" and blocks is None:
-                found.left_out.append(file.relative_path)
+                found.left_out.append(file)
             elif is_rewritten:
                 found.rewritten.append(WaitingFile(file, blocks))
             else:
@@ -185,7 +197,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             )
         self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
         self._files: FilesInWork[ListedFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
-        self._left_out: set[str] = set()
+        self._left_out: dict[str, ListedFile] = {}
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
         # Since the last state.
@@ -216,7 +228,13 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             describe = partial(self._context.map_on_workers, self._describe_begun, begun)
             self._in_background(lambda: self._retries.run(describe), self._on_begun)
         discovery = FileDiscovery(
-            self._order, self._describe_listed, self._finished, self._just_finished, [*self._files.values()]
+            self._order,
+            self._describe_listed,
+            self._finished,
+            self._just_finished,
+            [*self._files.values()],
+            # On a worker: a copy in one step.
+            lambda: list(self._left_out.values()),
         )
         self._just_finished = []
         self._discover(discovery.find_new, self._on_found)
@@ -227,7 +245,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _on_found(self, found: _Found) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
-        self._left_out.update(found.left_out)
+        self._left_out.update((file.relative_path, file) for file in found.left_out)
+        for path in found.left_out_and_gone:
+            self._left_out.pop(path, None)
         for file in found.rewritten:
             self._take_rewritten(file)
         # Their micro-batches were committed, and the source stopped before it was notified.
@@ -262,7 +282,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                     "Give new content a new name, or set allowOverwrites = true to read such files again as a whole"
                 )
             self._rewritten.add(path)
-        self._left_out.discard(path)
+        self._left_out.pop(path, None)
         self._backlog.add([waiting.pack(self._order)])
 
     # ---- turns -------------------------------------------------------------------------------------------------------
@@ -276,7 +296,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 blocks = self._describe_listed([waiting.file for waiting in next_ones])
             for waiting, of_file in zip(next_ones, blocks, strict=True):
                 if of_file is None:
-                    self._left_out.add(waiting.file.relative_path)
+                    self._left_out[waiting.file.relative_path] = waiting.file
                 else:
                     self._begin(waiting.file, of_file)
                     begun += 1
