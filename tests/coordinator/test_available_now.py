@@ -10,7 +10,7 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.testing import Pause, SourceHarness, TestingSource
+from streaming_source.testing import EOF, Pause, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY
 
@@ -154,3 +154,30 @@ def test_nothing_is_announced_where_no_split_ever_had_a_record() -> None:
     nights = Nights(exact=True, a=[], b=[])
     assert nights.night() == {}
     assert nights.reading.watermark == MIN_WATERMARK
+
+
+@pytest.mark.parametrize("by_reports", [False, True], ids=["read ahead", "reported"])
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_split_that_ends_while_the_run_goes_on_holds_no_watermark_at_its_end(by_reports: bool, grows: bool) -> None:
+    late_record = [25] if grows else []
+    short: list[Element] = [10, 20, Pause("10 seconds"), *late_record, EOF]
+    source = TestingSource({"short": short, "long": list(range(10, 500, 10))})
+    reading = SourceHarness(
+        source,
+        STRATEGY,
+        clock=source.clock,
+        available_now=True,
+        max_rows=20,
+        reports=(lambda arrived: arrived) if by_reports else None,
+    )
+    assert reading.run_batch() is not None
+    source.clock.advance("10 seconds")
+    reading.run()
+    # A record that came since the run began is left for the next run, and so is the end behind it.
+    assert len(reading.records()["short"]) == 2
+    assert (reading.watermark > 300) != grows
+    reading.restart()
+    reading.run()
+    assert reading.records() == source.expected()
+    assert reading.watermark > 300
+    reading.close()

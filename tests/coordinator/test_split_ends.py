@@ -10,7 +10,7 @@ import pytest
 
 from streaming_source.api import RecordsBySplits, RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.coordinator import WorkerPool
-from streaming_source.coordinator.event_times.reported import SplitEnds
+from streaming_source.coordinator.event_times.split_ends import SplitEnds
 from streaming_source.testing import TestingSource
 from tests.coordinator.support import WAIT_S, Planner
 

@@ -26,6 +26,7 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, FetchedBlock, FetchResult
 from streaming_source.coordinator.event_times.provider import EventTimeProvider, RecordNumber
+from streaming_source.coordinator.event_times.split_ends import SplitEnds
 from streaming_source.coordinator.event_times.split_scan import (
     FetchedRecords,
     Fetcher,
@@ -79,6 +80,10 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             keeps_watermarks=rules.strategy.uses_source_watermarks,
             must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
         )
+        # Of a run to the end of what is there, before it ends: splits that are probed once more, and those that were.
+        self._split_ends = SplitEnds(source, host, self._take_probe)
+        self._awaits_probe: set[str] = set()
+        self._probed_last: set[str] = set()
         # Of the splits that ended with the last state: its ranges are still to be cut.
         self._ended: dict[str, FetchedRecords] = {}
         # All below is guarded by the lock, which is held for moments only. The coordinator reads what it alone changes
@@ -116,7 +121,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def split_ids(self) -> Set[str]:
         with self._lock:
             fetched = {split_id for fetcher in self._fetchers.values() for split_id in fetcher.scans}
-        return self._scans.keys() | self._ended.keys() | fetched
+        probed = self._split_ends.split_ids() | self._awaits_probe | self._probed_last
+        return self._scans.keys() | self._ended.keys() | fetched | probed
 
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
         self._ended.clear()
@@ -157,13 +163,39 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     @property
     def is_settled(self) -> bool:
         """While draining: whether of every split something unread was seen, or everything. O(n)."""
-        return all(scan.is_done or scan.seen.unread for scan in self._scans.values())
+        return not self._awaits_probe and all(scan.is_done or scan.seen.unread for scan in self._scans.values())
 
     @property
     def is_at_rest(self) -> bool:
         """While draining: whether nothing more will be seen before more is handed out. O(n)."""
         with self._lock:
-            return all(scan.is_done or (self._is_ahead(scan) and not scan.untaken) for scan in self._scans.values())
+            return not self._awaits_probe and all(
+                scan.is_done or (self._is_ahead(scan) and not scan.untaken) for scan in self._scans.values()
+            )
+
+    def probe_last(self, split_ids: Iterable[str]) -> bool:
+        """See `EventTimeProvider`: a split may have ended since the run began."""
+        probed = [
+            scan
+            for scan in map(self._scans.get, split_ids)
+            if scan is not None
+            and scan.is_done
+            and scan.split.stop is None
+            and not scan.seen.unread
+            and scan.split.split_id not in self._probed_last | self._host.engine.complete
+        ]
+        for scan in probed:
+            self._awaits_probe.add(scan.split.split_id)
+            self._probed_last.add(scan.split.split_id)
+            self._split_ends.probe(scan.split, scan.seen.position_at(scan.seen.end), at_once=True)
+        return bool(probed)
+
+    def _take_probe(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
+        self._awaits_probe.discard(split.split_id)
+        scan = self._scans.get(split.split_id)
+        # One that ends behind records that came since has them for the next run.
+        if scan is not None and ended_at == scan.seen.position_at(scan.seen.end):
+            self._host.complete_split(split.split_id)
 
     def position_at(self, split_id: str, number: RecordNumber) -> int:
         return self._scans[split_id].seen.position_at(number)
@@ -372,6 +404,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
         with self._lock:
             for split_id in split_ids:
                 scan = self._scans.pop(split_id)
+                self._split_ends.forget(split_id)
+                self._awaits_probe.discard(split_id)
+                self._probed_last.discard(split_id)
                 key = self._fetching.key_of(split_id)
                 fetcher = self._fetchers[key]
                 del fetcher.scans[split_id]
