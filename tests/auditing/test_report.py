@@ -126,6 +126,25 @@ def test_where_nobody_reads_the_output_a_command_ends_without_a_word(checkpoint:
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_on_a_terminal_there_is_a_progress_bar_and_it_is_not_in_the_output(checkpoint: Path) -> None:
+    ours, theirs = os.openpty()
+    program = "from streaming_source.cli import main; main()"
+    arguments = ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append", "--no-advise"]
+    with os.fdopen(ours, "rb") as terminal:
+        with os.fdopen(theirs, "wb") as stderr:
+            done = subprocess.run(
+                [sys.executable, "-c", program, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, "TERM": "xterm"},
+                check=True,
+            )
+        shown = os.read(terminal.fileno(), 65_536)
+    assert b"reading event times" in shown
+    assert b"8/8" in shown
+    assert b"reading event times" not in done.stdout
+
+
 def test_for_a_program_an_error_is_one_line_however_long(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", f"{tmp_path}/{'y' * 100}"])
     assert done.exit_code == 2

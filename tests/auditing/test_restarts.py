@@ -14,6 +14,7 @@ from tests.auditing.test_on_spark import (
     Sink,
     assert_counted,
     audited,
+    computed,
     load,
     logged_batches,
     run,
@@ -63,4 +64,33 @@ def test_a_source_that_has_a_name_is_counted_from_an_offset_log_of_version_2(
 
     batches = logged_batches(checkpoint, root, files, source="flights")
     assert_counted(found, naive.run(QUERY, batches), sink, QUERY, checkpoint)
+    assert found.dropped > 0
+
+
+@pytest.mark.soak
+def test_a_query_that_runs_is_audited_again_and_again_and_is_not_disturbed(spark: SparkSession, tmp_path: Path) -> None:
+    root, checkpoint, sink, files = tmp_path / "in", tmp_path / "checkpoint", Sink("append"), skewed(3)
+    names = list(files)
+    write(root, {name: files[name] for name in names[:2]}, "parquet")
+    frame = computed(load(spark, root, "parquet", 1, QUERY.delay_ms), QUERY)
+    writer = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(processingTime="0 seconds").start()
+    read = []
+    try:
+        query.processAllAvailable()
+        for at, name in enumerate(names[2:]):
+            write(root, {name: files[name]}, "parquet", at_s=100 + at)
+            # While it reads them.
+            read.append(audited(checkpoint, QUERY, "parquet", "1 minute").read)
+        query.processAllAvailable()
+        assert query.isActive
+    finally:
+        query.stop()
+    assert read == sorted(read)
+
+    found = audited(checkpoint, QUERY, "parquet")
+
+    done = naive.run(QUERY, logged_batches(checkpoint, root, files))
+    assert_counted(found, done, sink, QUERY, checkpoint)
+    assert found.read > read[-1]
     assert found.dropped > 0
