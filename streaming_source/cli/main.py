@@ -24,6 +24,7 @@ from alignment.simulation.run import simulate
 from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values
+from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import SplitStory, aligned, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 
@@ -228,10 +229,18 @@ def demo(
 
 @app.command()
 def advise(
-    source: Annotated[str, typer.Argument(metavar="PATH|TOPIC", help="Files; with kafka.bootstrap.servers a topic.")],
+    source: Annotated[str, typer.Argument(metavar="PATH|TOPIC", help="Files, a table or a topic.")],
     option: Annotated[
-        list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="Of aligned_files or aligned_kafka.")
+        list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="Of the format, as eventTimeColumn=ts.")
     ] = [],  # noqa: B006 (typer copies it)
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="What is read. Without it aligned_kafka with kafka.bootstrap.servers, aligned_delta where a local "
+            "folder has a _delta_log, else aligned_files.",
+        ),
+    ] = None,
 ) -> None:
     """Scan what is there, and say which maxOutOfOrderness covers how many records, and how far splits are apart.
 
@@ -240,15 +249,23 @@ def advise(
     """
     # Here and not above: the other commands need no connector.
     from streaming_source.spark.advise import advise_on
-    from streaming_source.spark.datasource import AlignedDataSource
+    from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 
     with _errors_in_one_line():
         given = key_values(option)
-        is_topic = any(name.lower() == "kafka.bootstrap.servers" for name in given)
-        format_name, place = ("aligned_kafka", "subscribe") if is_topic else ("aligned_files", "path")
-        advice = advise_on(AlignedDataSource.of_format(format_name, {place: source, **given}))
+        kind = format_name or _format_of(source, given)
+        if kind not in FORMATS:
+            raise OptionError(f"--format {kind}: must be one of {', '.join(sorted(FORMATS))}; give one of these")
+        place = "subscribe" if kind == "aligned_kafka" else "path"
+        advice = advise_on(AlignedDataSource.of_format(kind, {place: source, **given}))
     typer.echo(advice)
     typer.echo(json.dumps(asdict(advice)))
+
+
+def _format_of(source: str, given: Mapping[str, str]) -> str:
+    if any(name.lower() == "kafka.bootstrap.servers" for name in given):
+        return "aligned_kafka"
+    return "aligned_delta" if Path(source, "_delta_log").is_dir() else "aligned_files"
 
 
 @app.command("simulate")

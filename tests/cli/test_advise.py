@@ -77,3 +77,17 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(tmp_path: Path, arguments: li
     assert result.exit_code == 2
     assert error in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_folder_of_a_delta_table_is_read_as_that(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    for second in (7, 3):
+        rows = pa.table({"t": pa.array([second * 1_000_000], pa.timestamp("us", "UTC"))})
+        deltalake.write_deltalake(str(tmp_path), rows, mode="append")
+    deltalake.DeltaTable(str(tmp_path)).optimize.compact()
+
+    _, numbers = advised(tmp_path)
+
+    assert numbers["rows"] == 2
+    refused = CliRunner().invoke(app, ["advise", str(tmp_path), "--format", "delta"])
+    assert "--format delta: must be one of aligned_datagen, aligned_delta" in refused.output

@@ -37,13 +37,17 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     **dict.fromkeys(("gs", "gcs"), _GCS),
 }
 
-_BOTH: Final = ("connect_timeout", "request_timeout", "scheme", "allow_delayed_open", "background_writes")
+_OF_PYARROW: Final = (
+    *("allow_bucket_creation", "allow_bucket_deletion", "allow_delayed_open", "background_writes"),
+    *("check_directory_existence_before_creation", "connect_timeout", "request_timeout", "scheme"),
+)
+"""Which say nothing of how a log is read."""
 
 
 def storage_options(uri: str, storage: StorageOptions) -> dict[str, str] | None:
     """Return what `deltalake` takes for the options of `pyarrow.fs`.
 
-    An `OptionError` for one that it has no name for. Options only of requests and their times are left to `pyarrow`.
+    An `OptionError` for one that it has no name for.
     """
     if not storage.values:
         return None
@@ -53,11 +57,11 @@ def storage_options(uri: str, storage: StorageOptions) -> dict[str, str] | None:
     for name, value in given.items():
         if name in known:
             found[known[name]] = value
-        elif name not in _BOTH:
+        elif name not in _OF_PYARROW:
             raise OptionError(
                 f"option storage.{name}: the log of a Delta table is read by deltalake, which has nothing like it for "
-                f"{scheme}; known are {', '.join(f'storage.{one}' for one in sorted({*known, *_BOTH}))}. Take one of "
-                "these, or set it in the environment"
+                f"{scheme}; known are {', '.join(sorted({*known, *_OF_PYARROW}))}. Take one of these, or set it in the "
+                "environment"
             )
     endpoint = found.get("AWS_ENDPOINT_URL")
     if endpoint is not None:
