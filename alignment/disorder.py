@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from alignment.watermarks import MIN_WATERMARK, Int64Array
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Int64Array
 
 __all__ = ["PACES", "DelayCount", "DisorderHistogram", "SplitDisorder", "paces_of"]
 
@@ -79,7 +80,7 @@ class SplitDisorder:
 
     Positions are those of `[start, stop)`; `invalid` of its rows have no valid event time. `earliest_us` and
     `latest_us` are None before any event time; `disorder` is that of all records that have one. `reached` is
-    `int64[PACES]`: the latest event time that was read in each micro-batch or before; `MIN_WATERMARK` before any.
+    `int64[PACES]`: the latest event time that was read in each micro-batch or before; `NO_TIMESTAMP` before any.
     """
 
     start: int
@@ -89,7 +90,7 @@ class SplitDisorder:
     earliest_us: int | None = None
     latest_us: int | None = None
     disorder: DisorderHistogram = field(default_factory=DisorderHistogram)
-    reached: Int64Array = field(default_factory=lambda: np.full(PACES, MIN_WATERMARK))
+    reached: Int64Array = field(default_factory=lambda: np.full(PACES, NO_TIMESTAMP))
 
     def add(self, positions: Int64Array, times: Int64Array, invalid: int) -> None:
         """The next records: `n` with an event time, and how many without. O(n)."""
@@ -118,9 +119,9 @@ def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
     and how far the latest event times of two splits are apart, at most, in microseconds.
     """
     reached = np.array([split.reached for split in splits.values()]).reshape(-1, PACES)
-    latest = reached.max(axis=0, initial=MIN_WATERMARK)
-    slowest = np.where(reached > MIN_WATERMARK, reached, latest).min(axis=0, initial=np.iinfo(np.int64).max)
-    return np.append([MIN_WATERMARK] * 2, latest[:-2]), int((latest - slowest).max()) if splits else 0
+    latest = reached.max(axis=0, initial=NO_TIMESTAMP)
+    slowest = np.where(reached > NO_TIMESTAMP, reached, latest).min(axis=0, initial=np.iinfo(np.int64).max)
+    return np.append([NO_TIMESTAMP] * 2, latest[:-2]), int((latest - slowest).max()) if splits else 0
 
 
 class DelayCount:
@@ -147,7 +148,7 @@ class DelayCount:
         latest, disorder = _behind(times, self._latest.get(split_id))
         self._latest[split_id] = int(latest[-1])
         before = self._before[self._splits[split_id].pace(positions)]
-        lag = np.maximum(before[before > MIN_WATERMARK] - times[before > MIN_WATERMARK], 0)
+        lag = np.maximum(before[before > NO_TIMESTAMP] - times[before > NO_TIMESTAMP], 0)
         self.lag.add(lag)
         for i, delay_us in enumerate(self._delays_us.tolist()):
             self.late[i] += np.count_nonzero(disorder > delay_us)

@@ -49,7 +49,6 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
 from alignment.plan.by_index import plan_micro_batch
 from alignment.story import EventLog, StoryEvent
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
@@ -357,11 +356,11 @@ class Engine:
     def silent_since_us(self, plan: MicroBatchPlan) -> Int64Array:
         """`int64[n]`: since when each split has nothing to read, once the last plan is committed. O(n).
 
-        `NO_TIMESTAMP` where it has something, or is finished.
+        `LONG_AGO_US` where it has something, or is finished.
         """
         after = plan.after
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
-        return np.where(is_silent, self.idle_clock.caught_up_us, NO_TIMESTAMP)
+        return np.where(is_silent, self.idle_clock.caught_up_us, LONG_AGO_US)
 
     def readable_splits(self) -> int:
         """How many splits have something to read. O(n)."""

@@ -71,7 +71,7 @@ class Restored:
     """Planning begins, or begins again, from a state; its splits that are finished leave at once.
 
     `int64[n]` each: `origins`, the position of each split before its first record; `late`, its late records so far;
-    `silent_since_us`, since when it has had nothing to read, `NO_TIMESTAMP` if not known.
+    `silent_since_us`, since when it has had nothing to read, `LONG_AGO_US` if not known.
     """
 
     table: SplitTable

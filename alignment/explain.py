@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = [
@@ -355,10 +356,10 @@ def explain_splits(
     """Explain the splits of a table after the last plan, None before any. O(n).
 
     The `columns`, `int64[n]` each: where the splits hold the watermark of the source; their next positions, and how
-    many records are known to be there from these on; since when they have had nothing to read; their late records; and
-    the event time of their next records. `MIN_WATERMARK` where a time is not known, or the next record not far beyond
-    the bound. `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not reported all
-    that they read.
+    many records are known to be there from these on; since when they have had nothing to read, `LONG_AGO_US` where that
+    is not known; their late records; and the event time of their next records, `NO_TIMESTAMP` where it is not known or
+    not far beyond the bound. `blocked` cannot be read now, and wait for that; the readers of the `unreported` have not
+    reported all that they read.
     """
     limited_by, bound_us = (None, MAX_WATERMARK) if plan is None else (plan.limited_by, plan.bound_us)
     limit = _limit(limited_by, is_group=bound_us == group_limit_us < MAX_WATERMARK)
@@ -373,7 +374,7 @@ def explain_splits(
             silent_since_us = since if since > LONG_AGO_US else None
         if blocked.get(split_id, WaitsFor.RECORDS) is not WaitsFor.RECORDS:
             waits_for = blocked[split_id]
-        if waits_for is WaitsFor.DRIFT and following > MIN_WATERMARK:
+        if waits_for is WaitsFor.DRIFT and following > NO_TIMESTAMP:
             next_us = following
         of_reading = (position, behind, waits_for, silent_since_us, late, next_us)
         splits.append(SplitExplanation(split_id, _STATUSES[status], watermark, holds, *of_reading))

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
-from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, BoolArray, Int64Array
 
 __all__ = ["IdleClock"]
@@ -48,7 +47,7 @@ class IdleClock:
     ) -> None:
         """Start with restored splits, as `Restored` has them: those that were idle still are. O(n)."""
         # The wall clock may have been put back since.
-        since_us = np.where(silent_since_us == NO_TIMESTAMP, now_us, np.minimum(silent_since_us, now_us))
+        since_us = np.where(silent_since_us == LONG_AGO_US, now_us, np.minimum(silent_since_us, now_us))
         self.caught_up_us = np.where(statuses == SplitStatus.IDLE, LONG_AGO_US, since_us)
         self._origins = origins
         self._deadline_us = None

@@ -17,6 +17,7 @@ from alignment.combine import SplitStatus
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.sentence import counted, moment
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 
 __all__ = ["EventLog", "StoryEvent", "story_of"]
@@ -168,8 +169,8 @@ def _of_event(entry: object, split_id: str) -> tuple[str, str] | None:
             position = entry.positions[entry.split_ids.index(split_id)]
             return "assigned", f"from position {position:,} on"
         case events.BlocksIndexed(split_id=of) if of == split_id:
-            latest_us = int(entry.max_us.max()) if entry.max_us.size else MIN_WATERMARK
-            until = "" if latest_us == MIN_WATERMARK else f", event times up to {moment(latest_us)}"
+            latest_us = int(entry.max_us.max()) if entry.max_us.size else NO_TIMESTAMP
+            until = "" if latest_us == NO_TIMESTAMP else f", event times up to {moment(latest_us)}"
             return "found", f"{counted(int(entry.rows.sum()), 'record')}{until}"
         case events.OpaqueBlockIndexed(split_id=of) if of == split_id:
             return "found", f"{counted(entry.rows, 'record')}, event times up to {moment(entry.max_us)}"

@@ -36,10 +36,11 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 MIN_WATERMARK: Final = -(2**63)
-"""The watermark before any record: of a split, a source or a group, never of a record.
+"""The watermark before any record: of a split, a source or a group.
 
-Its number is that of `NO_TIMESTAMP`, which is of a record, or of the earliest or latest of some, and never of a
-watermark: so the bound that follows from no event time is no watermark, and no watermark makes a record late.
+Its number is that of `NO_TIMESTAMP`, which is an event time, and of `LONG_AGO_US`, which is a processing time; none of
+the three stands for another. A watermark comes of an event time in `bounded_watermark` alone, and where the earliest
+unread one less 1 is a watermark.
 """
 
 MAX_WATERMARK: Final = 2**63 - 1

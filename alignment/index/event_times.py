@@ -27,7 +27,7 @@ from alignment.index.opaque import FirstLater, OpaqueBlocks
 from alignment.index.row_limit import RowLimit
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["EventTimeIndex"]
 
@@ -222,7 +222,7 @@ class EventTimeIndex:
         """
         (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
         result = np.zeros(len(self._table.order), np.int64)
-        if bound_us == NO_TIMESTAMP:
+        if bound_us == MIN_WATERMARK:
             return result
         # Nothing as early follows.
         until = first_above(self._table.suffix_min, bound_us, current, np.minimum(last + 1, self._table.stop))

@@ -184,6 +184,6 @@ def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, waterma
     if bound_us is None or not applies.any():
         return watermarks
     earliest = index.earliest_times(ends, applies)
-    below = np.where(earliest > MIN_WATERMARK, earliest - 1, MIN_WATERMARK)
+    below = np.where(earliest > NO_TIMESTAMP, earliest - 1, MIN_WATERMARK)
     foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(index.latest_times(ends), bound_us)))
     return np.where(applies, foreseen, watermarks)

@@ -31,7 +31,7 @@ from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.simulation.trace import SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
 __all__ = ["Faults", "Planning", "Records", "Scenario", "SimulatedSource", "SourceScenario"]
 
@@ -267,7 +267,7 @@ class SimulatedSource:
     def _restart(self, now_us: int) -> None:
         """Begin again: nothing but the table is known, and the last micro-batch is read again."""
         table, late = self.engine.table, self.engine.late
-        nowhere, unknown = np.zeros(len(table), np.int64), np.full(len(table), NO_TIMESTAMP)
+        nowhere, unknown = np.zeros(len(table), np.int64), np.full(len(table), LONG_AGO_US)
         self.engine = self._new_engine()
         self.engine.apply(Restored(table, nowhere, late, unknown, now_us))
         self._indexed_to = self._positions.copy()

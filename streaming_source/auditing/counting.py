@@ -43,7 +43,7 @@ class Tally:
     without_time: int = 0
     pairs: list[int] | None = None
     earliest_us: int = MAX_WATERMARK
-    latest_us: int = MIN_WATERMARK
+    latest_us: int = NO_TIMESTAMP
     scanned: int = 0
     gone: str | None = field(default=None)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.watermarks import MIN_WATERMARK
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
@@ -179,7 +179,7 @@ class Counts:
 
 
 def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
-    has_times = tally.latest_us > MIN_WATERMARK
+    has_times = tally.latest_us > NO_TIMESTAMP
     return {
         "batch": None if read.batch is None else read.batch.number,
         "source": place,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration
-from alignment.watermarks import MIN_WATERMARK
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint
 from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
@@ -29,16 +29,16 @@ def watermark_note(
     unseen: set[int] = set()
     for _, read, tally in counted:
         if read.batch is not None:
-            latest[read.batch.number] = max(latest.get(read.batch.number, MIN_WATERMARK), tally.latest_us)
+            latest[read.batch.number] = max(latest.get(read.batch.number, NO_TIMESTAMP), tally.latest_us)
             if tally.gone:
                 unseen.add(read.batch.number)
     if len(checkpoint.source_names) != 1:
         return None
     for batch in checkpoint.batches:
-        us = latest.get(batch.number, MIN_WATERMARK)
+        us = latest.get(batch.number, NO_TIMESTAMP)
         if batch.next_us is None or batch.number in unseen:
             continue
-        if us == MIN_WATERMARK:
+        if us == NO_TIMESTAMP:
             expected_us = batch.watermark_us
         else:
             if delay_us is None:

@@ -11,8 +11,7 @@ from pyarrow import fs
 
 from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
-from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
@@ -142,7 +141,7 @@ def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int)
         numbers.setdefault(part.topic, []).append(part.number)
     # Without ids, which only brokers know: they are learnt at the first look.
     topics = tuple(KnownTopic(name, "", tuple(found)) for name, found in sorted(numbers.items()))
-    nothing, unknown = np.zeros(n, np.int64), np.full(n, NO_TIMESTAMP, np.int64)
+    nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
     return SourceState(sequence, tuple(splits), table, nothing, unknown, KafkaCheckpoint(topics))
 
 

@@ -35,7 +35,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     `sequence` counts the states of a query, 0 being the one before its first micro-batch. `splits` and `table` are
     those in work and those that the last micro-batch finished, in order of their ids. `int64[n]` each: `late`, their
     records that came at or below the announced watermark so far; `silent_since_us`, the processing time since which
-    each has had nothing left to read, `NO_TIMESTAMP` where it had something, or that is not known: it decides alone
+    each has had nothing left to read, `LONG_AGO_US` where it had something, or that is not known: it decides alone
     when a split is idle after a restart. `checkpoint` is what the enumerator remembers, None before it has started.
 
     `routed` late records were taken out of the frame so far, of all splits that ever were, and left to the query that

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
 
@@ -95,7 +95,7 @@ class _SourceTimes:
     at_us: int
     splits: dict[str, _SplitTimes] = field(default_factory=dict)
     held_by: tuple[str, ...] = ()
-    held_since_us: int = MIN_WATERMARK
+    held_since_us: int = LONG_AGO_US
 
 
 class History:
@@ -177,7 +177,7 @@ class History:
     def pause(self) -> None:
         """The query has ended: the time until its next run is spent in no status."""
         for times in self._times.values():
-            times.at_us = MIN_WATERMARK
+            times.at_us = LONG_AGO_US
 
     def batches(self) -> pa.Table:
         """One row a micro-batch: what Spark reports of it, without watermark rows; see `Statistics`."""
@@ -206,7 +206,7 @@ class History:
         """Count the time since the micro-batch before to what the splits were after it."""
         now_us = explanation.at_us
         times = self._times.setdefault(place, _SourceTimes(now_us))
-        passed_us = max(now_us - times.at_us, 0) if times.at_us > MIN_WATERMARK else 0
+        passed_us = max(now_us - times.at_us, 0) if times.at_us > LONG_AGO_US else 0
         before, times.at_us, times.splits = times.splits, now_us, {}
         for split in explanation.splits:
             known = before.get(split.split_id) or _SplitTimes(split.status, now_us)

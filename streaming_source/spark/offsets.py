@@ -28,8 +28,8 @@ import pyarrow as pa
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
-from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, RecordTimestampAssigner, raw_field
-from alignment.watermarks import MIN_WATERMARK
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, raw_field
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceState
@@ -80,7 +80,7 @@ class OffsetCodec:
         write, remember = self._source.split_serializer, self._source.enumerator_checkpoint_serializer
         for i, split in enumerate(state.splits):
             entry = [write.to_json(split), _or_null(watermarks[i]), _STATUSES[statuses[i]]]
-            if silent_since_us[i] != NO_TIMESTAMP:
+            if silent_since_us[i] != LONG_AGO_US:
                 entry += late[i], silent_since_us[i]
             elif late[i]:
                 entry.append(late[i])
@@ -119,7 +119,7 @@ class OffsetCodec:
                 combined=_or_minimum(offset["watermark"]),
             )
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
-            silent_since_us = np.array([entry[4] if len(entry) > 4 else NO_TIMESTAMP for entry in entries], np.int64)
+            silent_since_us = np.array([entry[4] if len(entry) > 4 else LONG_AGO_US for entry in entries], np.int64)
             remember, written = self._source.enumerator_checkpoint_serializer, offset["enumerator"]
             checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
             generators = _generators_from_json(offset.get("generators", {}), table.split_ids)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from alignment.events import RangeReport
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from alignment.watermarks import Int64Array
+from alignment.watermarks import MIN_WATERMARK, Int64Array
 from streaming_source.api import (
     InputStatus,
     ReaderOutput,
@@ -316,8 +316,8 @@ def check_batch(
         if foreknown and batch.bound_us is not None and times.size:
             _check(int(times.max()) <= batch.bound_us, f"split {split.split_id!r} was read past {batch.bound_us}")
         if strategy.out_of_orderness_us is not None:
-            known = watermarks.get(split.split_id, NO_TIMESTAMP)
-            promised = (excused or {}).get(split.split_id, NO_TIMESTAMP)
+            known = watermarks.get(split.split_id, MIN_WATERMARK)
+            promised = (excused or {}).get(split.split_id, MIN_WATERMARK)
             own = _watermark_after(
                 split.split_id, times, known, strategy.out_of_orderness_us, promised, before.table.combined
             )
@@ -348,7 +348,7 @@ def _watermark_after(
             not is_on_time or time_us > announced_us,
             f"split {split_id!r}: the record at {time_us} is on time, and late to the watermark {announced_us}",
         )
-        watermark = max(watermark, time_us - bound_us - 1, NO_TIMESTAMP)
+        watermark = max(watermark, time_us - bound_us - 1, MIN_WATERMARK)
     return watermark
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.testing import EOF, Pause, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY
@@ -109,7 +108,7 @@ def test_since_when_a_split_is_silent_changes_no_state_by_itself() -> None:
     reading = SourceHarness(source, STRATEGY.with_idleness("1 hour"), clock=source.clock)
     assert reading.run()
     silent_since_us = reading.state.silent_since_us
-    assert (silent_since_us != NO_TIMESTAMP).all()
+    assert (silent_since_us != LONG_AGO_US).all()
     source.clock.advance("1 minute")
     before = reading.state
     assert not reading.plan()
@@ -123,7 +122,7 @@ def test_a_split_that_is_behind_is_not_said_to_be_silent() -> None:
     source = TestingSource({"a": [10, 20, 30]})
     reading = SourceHarness(source, MINUTE, clock=source.clock, max_rows=2)
     assert reading.plan()
-    assert reading.state.silent_since_us.tolist() == [NO_TIMESTAMP]
+    assert reading.state.silent_since_us.tolist() == [LONG_AGO_US]
 
 
 @pytest.mark.parametrize(("away", "status"), [("59 seconds", ACTIVE), ("60 seconds", IDLE)])
@@ -142,7 +141,7 @@ def test_an_offset_that_does_not_say_since_when_begins_anew() -> None:
     nights.reading.run()
     state = nights.reading.state
     nights.reading.state = type(state)(
-        state.sequence, state.splits, state.table, state.late, np.full(2, NO_TIMESTAMP), state.checkpoint
+        state.sequence, state.splits, state.table, state.late, np.full(2, LONG_AGO_US), state.checkpoint
     )
     nights.source.clock.advance("1 day")
     nights.reading.restart()

@@ -12,7 +12,7 @@ from alignment.combine import SplitStatus
 from alignment.explain import WaitsFor
 from alignment.idle_clock import IdleClock
 from alignment.plan import SplitTable
-from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import LONG_AGO_US
 from streaming_source.testing import SourceHarness, TestingSource
 
 TIMEOUT_US = 20_000_000
@@ -161,7 +161,7 @@ TABLE = SplitTable(
 
 def restarted() -> IdleClock:
     clock = IdleClock(TIMEOUT_US)
-    clock.begin(TABLE.statuses, np.zeros(2, np.int64), np.full(2, NO_TIMESTAMP), 5)
+    clock.begin(TABLE.statuses, np.zeros(2, np.int64), np.full(2, LONG_AGO_US), 5)
     return clock
 
 

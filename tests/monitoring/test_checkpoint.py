@@ -12,8 +12,7 @@ import pytest
 
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
-from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceSplit
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
@@ -126,7 +125,7 @@ def test_id_and_position_are_found_in_what_connectors_write(
     table = WatermarkTable(
         split_ids=(split.split_id,), watermarks=np.array([MIN_WATERMARK]), statuses=np.array([0], np.int8)
     )
-    state: Any = SourceState(1, (split,), table, np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP), None)
+    state: Any = SourceState(1, (split,), table, np.zeros(1, np.int64), np.full(1, LONG_AGO_US), None)
     offset = json.loads(json.dumps(OffsetCodec(source).encode(state, Explanation(5, 9, 8))))
     assert ("places" in offset["why"]) != is_plain
     (found,) = report_of_offset(offset).explanation.splits

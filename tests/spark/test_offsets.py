@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from alignment.plan import WatermarkTable
-from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import LONG_AGO_US
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Remembered, Segment
 from streaming_source.connectors.files.split import FileSplit
@@ -81,7 +81,7 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
 def offset(**changed: Any) -> dict[str, Any]:
     split = FileSplit("a", 3, "f.parquet", 3)
     table = WatermarkTable(split_ids=("a",), watermarks=np.array([5]), statuses=np.array([0], np.int8), combined=5)
-    late, silent = np.zeros(1, np.int64), np.full(1, NO_TIMESTAMP)
+    late, silent = np.zeros(1, np.int64), np.full(1, LONG_AGO_US)
     return {**CODEC.encode(SourceState(1, (split,), table, late, silent, FilesCheckpoint())), **changed}
 
 
@@ -91,7 +91,7 @@ def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothi
     entry = CODEC.encode(silent)["splits"][0]
     assert entry[1:] == [5, "active", 0, 1_700_000_000_000_000]
     assert CODEC.decode(offset(splits=[entry])).silent_since_us.tolist() == [1_700_000_000_000_000]
-    assert CODEC.decode(offset(splits=[entry[:3]])).silent_since_us.tolist() == [NO_TIMESTAMP]
+    assert CODEC.decode(offset(splits=[entry[:3]])).silent_since_us.tolist() == [LONG_AGO_US]
 
 
 @pytest.mark.parametrize(

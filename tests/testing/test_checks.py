@@ -12,7 +12,7 @@ from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import RecordSplit
 from streaming_source.coordinator import SourceState
 from streaming_source.testing.micro_batch import EmittedRecord, ReadBatch, check_batch
@@ -27,7 +27,7 @@ def state(sequence: int, splits: dict[str, tuple[int, int]], combined: int) -> S
     statuses = np.full(len(ids), SplitStatus.ACTIVE, np.int8)
     table = WatermarkTable(split_ids=ids, watermarks=watermarks, statuses=statuses, combined=combined)
     made = tuple(RecordSplit(i, splits[i][0], start=0) for i in ids)
-    return SourceState(sequence, made, table, np.zeros(len(ids), np.int64), np.full(len(ids), NO_TIMESTAMP), None)
+    return SourceState(sequence, made, table, np.zeros(len(ids), np.int64), np.full(len(ids), LONG_AGO_US), None)
 
 
 BEFORE = state(1, {"a": (2, 89), "b": (0, MIN_WATERMARK)}, MIN_WATERMARK)

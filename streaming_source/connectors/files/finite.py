@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from pyarrow import fs
 
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder, FilesCheckpoint, OrderKey
@@ -204,7 +205,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._begun_files = self._begun_bytes = 0
         # Number of the last state that was made here.
         self._state: int | None = None
-        self._latest_us = MIN_WATERMARK if checkpoint.latest_us is None else checkpoint.latest_us
+        self._latest_us = NO_TIMESTAMP if checkpoint.latest_us is None else checkpoint.latest_us
         self._newest_ms = 0
         remembered, by_name = checkpoint.remembered, config.file_name_only
         self._finished: FinishedFiles
@@ -366,7 +367,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
-        latest_us = None if self._order == "eventTime" or self._latest_us == MIN_WATERMARK else self._latest_us
+        latest_us = None if self._order == "eventTime" or self._latest_us == NO_TIMESTAMP else self._latest_us
         return FilesCheckpoint(
             remembered=remembered,
             until_ms=self._until_ms,
