@@ -208,7 +208,7 @@ class Explanation:
     `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
     reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
     since when; None where that is not known. With a bound of `needed_bound_us` no record would have been late that a
-    split delivered while it was read; None where that is not known.
+    split delivered while it was read; None where that is not known. `metrics` are numbers of the source, by name.
     """
 
     watermark: int
@@ -227,6 +227,7 @@ class Explanation:
     reads: str | None = None
     away: str | None = None
     needed_bound_us: int | None = None
+    metrics: tuple[tuple[str, int], ...] = ()
 
     @property
     def waits_for_group(self) -> bool:

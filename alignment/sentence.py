@@ -111,6 +111,8 @@ def _main(explanation: Explanation) -> str:
         return _batch_at_work(explanation)
     if cause is Cause.UNREAD:
         return _left_unread(explanation)
+    if cause is Cause.NO_SPLITS and explanation.watermark > MIN_WATERMARK:
+        return f"{where}: every split that was found{_in_what_is_read(explanation)} has been read to its end."
     if cause is Cause.NO_SPLITS:
         return f"{where}: no split has been found{_in_what_is_read(explanation)}."
     if cause is Cause.ALL_IDLE:

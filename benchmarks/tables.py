@@ -105,7 +105,7 @@ def measure(path: str) -> None:
     sizes: list[tuple[int, int]] = []
     while len(taken) <= PLANS:
         after = planner.advance(1_000)
-        offset = json.dumps(codec.encode(after), separators=(",", ":"))
+        offset = json.dumps(codec.encode(after, planner.explain()), separators=(",", ":"))
         taken.append(time.perf_counter() - began)
         planner.ranges(state, after, 2, 32_768)
         planner.notify_committed(state.sequence)

@@ -284,6 +284,13 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def metrics(self) -> Mapping[str, int]:
+        """Return what the progress of a query has of this source beside its splits: numbers by name; by default none.
+
+        They are in the reasons for the watermark too, which `explain` gives: how many files wait, for example.
+        """
+        return {}
+
     def lost_splits(self) -> Collection[str]:
         """Ids of splits whose records are not there any more: nothing of them is read. By default there are none.
 

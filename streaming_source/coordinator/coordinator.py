@@ -290,6 +290,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             reads=self._source.identity[:_SHOWN],
             away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
             needed_bound_us=self._strange.needed_bound_us,
+            metrics=tuple(self.host.enumerator.metrics().items()),
         )
 
     def ranges(

@@ -177,7 +177,8 @@ def _idle(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 def _no_splits(reports: Sequence[Explanation]) -> Iterator[Advice]:
     last = reports[-1]
-    if last.cause is Cause.NO_SPLITS:
+    # With a watermark there were some, and all were read to their ends.
+    if last.cause is Cause.NO_SPLITS and last.watermark == MIN_WATERMARK:
         yield Advice(
             "source",
             f"See that {last.reads or 'what is read'} is the path, pattern or topic that is meant, and that something "

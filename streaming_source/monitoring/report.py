@@ -95,16 +95,19 @@ class WatermarkReport:
             "neededBound": None if (needed := explanation.needed_bound_us) is None else format_duration(needed),
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
-            "metrics": self._offsets_behind() if self.source == _KAFKA else None,
+            "metrics": self._metrics() or None,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
         return {**_known(found), "splits": splits}
 
-    def _offsets_behind(self) -> dict[str, str]:
-        """By the names, and as text, as Spark's own Kafka source has them in `sources[].metrics`."""
+    def _metrics(self) -> dict[str, str]:
+        """By the names, and as text, as Spark's own sources of Kafka and Delta have them in `sources[].metrics`."""
+        own = {name: str(value) for name, value in self.explanation.metrics}
+        if self.source != _KAFKA:
+            return own
         behind = [split.behind for split in self.explanation.splits] or [0]
         found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)}
-        return {f"{name}OffsetsBehindLatest": str(value) for name, value in found.items()}
+        return own | {f"{name}OffsetsBehindLatest": str(value) for name, value in found.items()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -130,6 +133,7 @@ class WatermarkReport:
                 reads=found.get("reads"),
                 away=found.get("away"),
                 needed_bound_us=_duration_of(found.get("neededBound")),
+                metrics=() if found["source"] == _KAFKA else _metrics_from(found.get("metrics", {})),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -289,6 +293,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "invalid": {str(at): split.invalid for at, split in splits.items() if split.invalid},
         "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
         "needs": explanation.needed_bound_us,
+        "metrics": dict(explanation.metrics),
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
     return {name: value for name, value in facts.items() if value}
@@ -350,10 +355,15 @@ def report_of_offset(
             reads=facts.get("reads"),
             away=facts.get("away"),
             needed_bound_us=facts.get("needs"),
+            metrics=tuple(facts.get("metrics", {}).items()),
         )
         return WatermarkReport(offset["source"], offset["n"], explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
+
+
+def _metrics_from(found: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    return tuple([(name, int(value)) for name, value in found.items()])
 
 
 def _places(offset: Offset) -> Iterator[Place]:

@@ -51,7 +51,7 @@ class Tables(SourceConformance):
 
     def serialized_before(self) -> Iterable[tuple[int, bytes, Any]]:
         file = TableFile("a.parquet", 3, 17, 5, 6, '{"p":{"x":"1"}}')
-        yield 1, b'["a.parquet",3,12,17,5,6,"{\\"p\\":{\\"x\\":\\"1\\"}}"]', TableSplit(file, 12)
+        yield 1, b'["a.parquet@v3",12,17,5,6,"{\\"p\\":{\\"x\\":\\"1\\"}}"]', TableSplit(file, 12)
 
 
 class TestCommits(Tables):

@@ -10,7 +10,10 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import MalformedDataError, OffsetError
+from streaming_source.monitoring.report import WatermarkReport, report_of_offset
+from streaming_source.spark.offsets import OffsetCodec
 from tests.delta.tables import SECOND, append, harness, rows, times
 
 
@@ -189,3 +192,29 @@ def test_the_schema_is_that_of_the_table(tmp_path: Path) -> None:
     assert DeltaSource(str(tmp_path)).schema() == pa.schema([("ts", pa.timestamp("us", "UTC")), ("part", pa.int64())])
     assert DeltaSource(str(tmp_path), columns=("part",)).schema().names == ["part"]
     assert rows([1]).schema.names == ["ts"]
+
+
+def test_files_that_wait_are_counted_and_an_offset_repeats_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    for part in range(5):
+        append(tmp_path, [1_000 * part * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    for part in range(5, 8):
+        append(tmp_path, [1_000 * part * SECOND])
+    done.clock.advance("2 seconds")
+    done.plan()
+
+    codec = OffsetCodec(done.source)
+    offset = codec.encode(done.state, done.coordinator.explain())
+    report = report_of_offset(offset)
+
+    metrics = dict(report.explanation.metrics)
+    sizes = sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
+    waiting, size, versions = (metrics[f"num{name}Outstanding"] for name in ("Files", "Bytes", "Versions"))
+    assert (waiting, versions) in [(6, 4), (5, 4)]
+    assert sizes * 4 // 8 < size < sizes * 7 // 8
+    assert WatermarkReport.from_json(report.to_json()).explanation.metrics == report.explanation.metrics
+    assert "places" not in offset["why"]

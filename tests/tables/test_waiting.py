@@ -67,7 +67,7 @@ def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
             late = {file.version for file in naive}
             assert len(progress.steps) <= len(late) + 1
             waiting = restored(progress, versions)
-        assert len(waiting) == len(naive)
+        assert (len(waiting), waiting.size) == (len(naive), len(naive))
         known = [file.low_us for file in naive if file.low_us is not None]
         assert waiting.earliest_us == min(known, default=MAX_WATERMARK)
     with pytest.raises(IndexError):

@@ -64,6 +64,7 @@ class _Group:
     files: pa.Table
     upto: int
     begun: Key | None = None
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         return _Listed(Progress(progress.after, progress.in_snapshot), in_work, groups, expiring)
 
     def _group(self, commits: Commits, begun: Key | None = None) -> _Group:
-        return _Group(self._with_bounds(commits.files), commits.upto, begun)
+        return _Group(self._with_bounds(commits.files), commits.upto, begun, commits.count)
 
     def _with_bounds(self, files: pa.Table) -> pa.Table:
         """Look into those files of which the table has no bounds."""
@@ -189,7 +190,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
             self._restored = []
         assert self._waiting is not None
         for group in listed.groups:
-            self._waiting.add(group.files, group.upto, group.begun)
+            self._waiting.add(group.files, group.upto, group.begun, group.count)
         if listed.expiring_ms:
             removed = self._waiting.among({*listed.expiring_ms})
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
@@ -256,6 +257,16 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     def split_at(self, split_id: str, position: int) -> TableSplit:
         return TableSplit(self._files[split_id], position)
+
+    def metrics(self) -> Mapping[str, int]:
+        """Files that wait, by the names of Delta's own source."""
+        if self._waiting is None:
+            return {}
+        return {
+            "numFilesOutstanding": len(self._waiting),
+            "numBytesOutstanding": self._waiting.size,
+            "numVersionsOutstanding": self._waiting.versions,
+        }
 
     def finish_split(self, split_id: str) -> None:
         super().finish_split(split_id)

@@ -42,14 +42,17 @@ class TableSplit(RangedSplit):
 
 
 class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
-    """`[path, version, position, size, low_us, high_us, detail]`, the last one left out where it is empty."""
+    """`[split id, position, size, low_us, high_us, detail]`, the last one left out where it is empty.
+
+    The id has path and version.
+    """
 
     version = 1
 
     def to_json(self, value: TableSplit) -> list[object]:
         file = value.file
         detail = [file.detail] if file.detail else []
-        return [file.path, file.version, value.position, file.size, file.low_us, file.high_us, *detail]
+        return [value.split_id, value.position, file.size, file.low_us, file.high_us, *detail]
 
     def serialize(self, value: TableSplit) -> bytes:
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()
@@ -57,11 +60,13 @@ class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
     def deserialize(self, version: int, data: bytes) -> TableSplit:
         check_version(version, self.version, "splits")
         try:
-            path, of_version, position, size, low_us, high_us, *rest = json.loads(data)
+            split_id, position, size, low_us, high_us, *rest = json.loads(data)
+            path, _, of_version = split_id.rpartition("@v")
             (detail,) = rest or ("",)
-            names, numbers = (path, detail), (of_version, position, size, low_us or 0, high_us or 0)
+            names, numbers = (path, detail), (position, size, low_us or 0, high_us or 0)
             if not all(isinstance(name, str) for name in names) or not all(isinstance(n, int) for n in numbers):
                 raise TypeError("a name is no text, or a number no number")
-        except (ValueError, TypeError) as error:
+            file = TableFile(path, int(of_version), size, low_us, high_us, detail)
+        except (ValueError, TypeError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no split of a table: {error}") from error
-        return TableSplit(TableFile(path, of_version, size, low_us, high_us, detail), position)
+        return TableSplit(file, position)

@@ -68,11 +68,12 @@ class Progress:
 class _Group:
     """Files of consecutive versions, sorted by their keys; `next` is the first that waits."""
 
-    __slots__ = ("_files", "next", "upto")
+    __slots__ = ("_files", "count", "next", "upto")
 
-    def __init__(self, files: pa.Table, upto: int) -> None:
+    def __init__(self, files: pa.Table, upto: int, count: int) -> None:
         self._files = files
         self.upto = upto
+        self.count = count
         self.next = 0
 
     def __len__(self) -> int:
@@ -100,18 +101,22 @@ class WaitingTableFiles:
         self._heads: list[tuple[Key, int, _Group]] = []
         self._steps: list[Step] = []
         self._count = self._added = 0
+        self.size = 0
+        """Bytes of the files that wait."""
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, files: pa.Table, upto: int, begun: Key | None = None) -> None:
-        """Add the files of the versions up to `upto`; those up to the key `begun` were begun before a restart.
+    def add(self, files: pa.Table, upto: int, begun: Key | None = None, count: int = 1) -> None:
+        """Add the files of `count` versions up to `upto`; those up to the key `begun` were begun before a restart.
 
         `files` are columns of `FILES`, whose bounds are known. The first group of a snapshot is the snapshot's.
         """
-        group = _Group(_sorted(files, begun), upto)
+        waiting = _sorted(files, begun)
+        group = _Group(waiting, upto, count)
         self._groups.append(group)
         self._count += len(group)
+        self.size += pc.sum(waiting["size"]).as_py() or 0
         if len(group):
             self._added += 1
             heapq.heappush(self._heads, (group.head, self._added, group))
@@ -129,12 +134,18 @@ class WaitingTableFiles:
         file = group.file(group.next)
         group.next += 1
         self._count -= 1
+        self.size -= file.size
         if len(group):
             heapq.heapreplace(self._heads, (group.head, number, group))
         else:
             heapq.heappop(self._heads)
         self._merge(key)
         return file
+
+    @property
+    def versions(self) -> int:
+        """How many versions have files that wait, counting those that were listed together. O(groups)."""
+        return sum(group.count for _, _, group in self._heads)
 
     @property
     def earliest_us(self) -> int:
