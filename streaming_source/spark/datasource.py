@@ -168,7 +168,7 @@ class AlignedDataSource:
         data = self._data if data is None else data
         strategy = self._strategy_over(data)
         # On no rows: the assigner refuses columns and types now and not in the first micro-batch.
-        no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
+        no_rows = _no_rows(data)
         times: object = strategy.timestamp_assigner.extract(no_rows, None)
         if not isinstance(times, EventTimes):
             raise SchemaError(
@@ -273,6 +273,8 @@ class AlignedDataSource:
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
+        # Here too: where the user gives the schema Spark does not call for the source's.
+        self._check_zone(strategy, _no_rows(needed))
         metadata = frozenset(_METADATA) - {*data.names, name}
         if options.include_metadata:
             _check_no_metadata(data.names)
@@ -381,6 +383,10 @@ def in_zone(
     if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
         strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
     return source.in_zone(time_zone(zone)), strategy
+
+
+def _no_rows(data: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in data], schema=data)
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:

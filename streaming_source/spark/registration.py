@@ -160,5 +160,6 @@ def has_no_data_batches(spark: SparkSession) -> bool:
 
 
 def session_zone(spark: SparkSession) -> str:
-    """In which times are that say no zone."""
-    return spark.conf.get("spark.sql.session.timeZone", None) or UTC
+    """In which times are that say no zone: as it is set, else that of the JVM; of the server with Spark Connect."""
+    # Without a default: with one Spark returns it wherever the zone is not set, and not the one that it goes by.
+    return spark.conf.get("spark.sql.session.timeZone") or UTC

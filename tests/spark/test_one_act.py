@@ -254,12 +254,23 @@ def test_the_event_time_is_the_users_own_column_and_no_second_one_travels(stream
         stream(tmp_path, eventTimeAs="T", **utc)
 
 
+def started(frame: DataFrame) -> None:
+    if frame.isStreaming:
+        frame.writeStream.format("memory").queryName("no_zone").trigger(availableNow=True).start().awaitTermination(60)
+    else:
+        frame.collect()
+
+
 @pytest.mark.parametrize("column", ["ts", "t"])
 def test_a_zone_that_nobody_has_said_is_not_guessed(spark: SparkSession, tmp_path: Path, column: str) -> None:
     write_table(tmp_path / "a" / "f.parquet", pa.table({"ts": pa.array([T0], pa.timestamp("us")), "t": ["2023-11-14"]}))
     for reader in (spark.readStream, spark.read):
         with fails_with("option timeZone is missing", "or load with read_stream"):
             reader.format("aligned_files").option("eventTimeColumn", column).load(str(tmp_path))
+        # With a schema of the user's Spark does not call for that of the source.
+        with fails_with("option timeZone is missing", "or load with read_stream"):
+            frame = reader.schema("ts timestamp, t string").format("aligned_files").option("eventTimeColumn", column)
+            started(frame.load(str(tmp_path)))
 
 
 def test_connectors_and_names_are_found_where_a_user_looks_for_them() -> None:

@@ -181,6 +181,24 @@ def test_times_without_a_zone_are_those_that_sparks_own_readers_read(
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
+def test_where_no_zone_is_set_times_without_one_are_in_that_of_the_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "f.csv").write_text("2024-07-01 12:00:00\n")
+    set_zone, zones = spark.conf.get("spark.sql.session.timeZone"), spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    own_zone = zones.getDefault()
+    spark.conf.unset("spark.sql.session.timeZone")
+    zones.setDefault(zones.getTimeZone("America/New_York"))
+    try:
+        own = spark.read.schema("ts timestamp").csv(str(tmp_path / "in")).selectExpr("unix_seconds(ts)").collect()
+        options = {"fileFormat": "csv", "dataSchema": "ts timestamp", "eventTimeColumn": "ts"}
+        frame = read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
+        run = available_now(spark, frame.selectExpr("unix_seconds(ts)"), tmp_path / "cp")
+        assert sorted(map(tuple, run.rows)) == sorted(own) == [(1719849600,)]
+    finally:
+        zones.setDefault(own_zone)
+        spark.conf.set("spark.sql.session.timeZone", set_zone)
+
+
 @pytest.mark.parametrize("split_by", ["directory", pytest.param("file", marks=pytest.mark.soak)])
 def test_a_bounded_query_that_is_started_again_says_which_files_are_not_part_of_it(
     spark: SparkSession, stream: Loader, tmp_path: Path, split_by: str
