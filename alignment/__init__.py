@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from alignment.combine import SplitWatermarks
+from alignment.event_time_range import EventTimeRange
 from alignment.groups import AlignmentGroup
 from alignment.index import EventTimeIndex
 from alignment.strategy import WatermarkStrategy
@@ -15,6 +16,7 @@ __all__ = [
     "NO_TIMESTAMP",
     "AlignmentGroup",
     "EventTimeIndex",
+    "EventTimeRange",
     "SplitWatermarks",
     "TimestampAssigner",
     "WatermarkGenerator",

@@ -11,7 +11,7 @@ from benchmarks.report import Report
 
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
 QUICK = ("planning", "many_files", "tables", "gateway", "fetching", "parquet", "replay", "starting")
-ALL = ("kafka", *QUICK, "audit", "files", "flink", "object_store", "monitoring", "capacity", "memory")
+ALL = ("kafka", *QUICK, "audit", "batch_range", "files", "flink", "object_store", "monitoring", "capacity", "memory")
 
 
 def main() -> None:

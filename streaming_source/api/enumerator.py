@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SourceSplit, SplitT
 from streaming_source.exceptions import UnsupportedOperationError
@@ -85,6 +86,16 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         With `maxFutureSkew` it rises with the clock: read it when it is needed, and do not keep it.
         """
         return None
+
+    @property
+    def event_time_range(self) -> EventTimeRange:
+        """The event times that the query wants; by default all. It does not change.
+
+        Records outside are left out of the frame, whatever the enumerator does. One that knows blocks, or whole splits,
+        that this range excludes may leave them out of what is read: of `SupportsEventTimeIndex.ranges`, and of where a
+        new split begins or ends.
+        """
+        return ALL_TIMES
 
     # ---- readers -------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from alignment import events
 from alignment.engine import Engine
+from alignment.event_time_range import EventTimeRange
 from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -126,6 +127,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     @property
     def event_time_limit_us(self) -> int | None:
         return self._rules.time_limit_at(self._clock_us())
+
+    @property
+    def event_time_range(self) -> EventTimeRange:
+        return self._rules.times
 
     # ---- readers -------------------------------------------------------------------------------------------------
 

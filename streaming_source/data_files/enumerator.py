@@ -76,7 +76,8 @@ class DataFileEnumerator(
         log = self._logs.get(end.split_id) or self._left.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
             log = self._retries.run(lambda: self._rebuild(start, end))
-        parts = cut_ranges(log.files, start.position, end.position, rows_per_range)
+        wanted = self._context.event_time_range
+        parts = cut_ranges(log.files, start.position, end.position, rows_per_range, wanted)
         # What ends here is committed before the next micro-batch is planned, and not planned again.
         log.forget_before(start.position)
         return [SplitRange(start.with_ranges(ranges), rows) for ranges, rows in parts]

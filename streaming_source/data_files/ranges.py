@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from streaming_source.api import SourceSplit
 from streaming_source.data_files.file import DataFile, FileBlocks, Place
 
@@ -74,6 +75,21 @@ class LoggedFile:
         block, first = self.block_of(row)
         return Place(first, self.blocks.places[block])
 
+    def parts(self, start: int, stop: int, wanted: EventTimeRange) -> list[tuple[int, int]]:
+        """The rows of the positions `[start, stop)` in runs of blocks that may have event times that are `wanted`.
+
+        One run at most of a file that can be read from its beginning only. O(blocks).
+        """
+        first, last = max(start - self.position, 0), min(stop, self.end) - self.position
+        if not wanted or first >= last:
+            return [(first, last)] if first < last else []
+        kept = ~wanted.excludes(self.blocks.min_us, self.blocks.max_us)
+        if self.blocks.places is None:
+            kept = np.logical_or.accumulate(kept) & np.logical_or.accumulate(kept[::-1])[::-1]
+        edges = np.flatnonzero(np.diff(kept, prepend=False, append=False))
+        bounds = np.concatenate([[0], np.cumsum(self.blocks.rows)])[edges].clip(first, last).reshape(-1, 2)
+        return [(begin, end) for begin, end in bounds.tolist() if begin < end]
+
 
 @dataclass(slots=True)
 class FileLog:
@@ -97,28 +113,34 @@ class FileLog:
 
 
 def cut_ranges(
-    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int
+    files: Iterable[LoggedFile],
+    start: int,
+    stop: int,
+    rows_per_range: int,
+    wanted: EventTimeRange = ALL_TIMES,
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
     """Return the records `[start, stop)` as groups of file ranges, each of about `rows_per_range` rows, and their rows.
 
-    Groups end where blocks end, so that no block is decoded twice.
+    Groups end where blocks end, so that no block is decoded twice. Blocks without an event time that is `wanted` are in
+    no group; those between two others are read over where a file can be read from its beginning only.
     """
     groups: list[tuple[tuple[FileRange, ...], int]] = []
     current: list[FileRange] = []
     rows = 0
     for file in files:
-        begun = max(start - file.position, 0)
-        last = min(stop, file.end) - file.position
-        for end_of_block in np.cumsum(file.blocks.rows).tolist():
-            upto = min(end_of_block, last)
-            if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
-                continue
-            if upto < last and file.blocks.places is None:
-                continue
-            current.append(FileRange(file.file, begun, upto, file.position + begun, file.place_of(begun)))
-            rows += upto - begun
-            begun = upto
-            if rows >= rows_per_range:
-                groups.append((tuple(current), rows))
-                current, rows = [], 0
+        ends = np.cumsum(file.blocks.rows)
+        for first, last in file.parts(start, stop, wanted):
+            begun = first
+            for end_of_block in ends[np.searchsorted(ends, first, side="right") :].tolist():
+                upto = min(end_of_block, last)
+                if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
+                    continue
+                if upto < last and file.blocks.places is None:
+                    continue
+                current.append(FileRange(file.file, begun, upto, file.position + begun, file.place_of(begun)))
+                rows += upto - begun
+                begun = upto
+                if rows >= rows_per_range:
+                    groups.append((tuple(current), rows))
+                    current, rows = [], 0
     return [*groups, (tuple(current), rows)] if current else groups

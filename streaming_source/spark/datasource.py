@@ -141,8 +141,8 @@ class AlignedDataSource:
     ) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        frame = frame_options(values, driver_host)
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
+        frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)
         return cls(source, strategy, frame, zone_is_known=zone is not None)
@@ -224,6 +224,7 @@ class AlignedDataSource:
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
                 "with_exact_watermark right after load(), or leave watermarkRows out"
             )
+        self.options.check_stream()
         bounded = self.source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self.options)
         rules = read_rules(strategy, self.options, bounded=bounded)
@@ -251,7 +252,9 @@ class AlignedDataSource:
         strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
         skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
-        rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us)
+        rules = ReadRules(
+            strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us, times=self.options.times
+        )
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:

@@ -193,6 +193,7 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Here already: what is wrong with an option is raised by the user's own call.
         source = AlignedDataSource.of_format(self._format, options)
+        source.options.check_stream()
         if source.needs_gateway and "gatewayhost" not in given:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
@@ -257,12 +258,15 @@ def from_source(
             raise TypeError(f"{argument} must be a {kind.__name__}, and is {described(given)}: as in {call}")
     _checked_name(name)
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
-    source, watermark_strategy = in_zone(source, watermark_strategy, session_zone(spark))
+    zone = session_zone(spark)
+    source, watermark_strategy = in_zone(source, watermark_strategy, zone)
     # Checked here, in the user's own call, before it is checked again where Spark runs it.
     values["noDataMicroBatches"] &= has_no_data_batches(spark)
-    made = AlignedDataSource(source, watermark_strategy, frame_options(values))
+    made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
     if made.needs_gateway:
-        made = replace(made, options=frame_options(values, driver_host(spark)))
+        made = replace(made, options=frame_options(values, driver_host(spark), zone))
+    if not batch:
+        made.options.check_stream()
     read_rules(watermark_strategy, made.options, bounded=source.boundedness is Boundedness.BOUNDED)
     format_name = f"{SOURCE_FORMAT}{name}"
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))

@@ -27,6 +27,8 @@ class FrameKeywords(TypedDict, total=False):
     late_location: str
     invalid_timestamp: Literal["fail", "null", "drop"]
     include_metadata: bool
+    event_time_from: datetime | date | str
+    event_time_until: datetime | date | str
     max_rows_per_trigger: int | None
     min_rows_per_trigger: int | None
     max_trigger_delay: timedelta | str

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from alignment.arrow_times import time_zone
+import pyarrow as pa
+
+from alignment.arrow_times import UTC, parse_iso8601, time_zone
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
@@ -182,6 +185,17 @@ class FrameOptions:
         "through neither does not start.",
     )
     is_half_exact: bool = False
+    times: EventTimeRange = ALL_TIMES
+    event_time_from: str | None = option_field(
+        None,
+        "eventTimeFrom",
+        text,
+        "In batch reads: only records from this event time on, as in `2024-01-31`, `2024-01-31 10:00:00` or "
+        "`2024-01-31T10:00:00+01:00`. Others are not read where that is known ahead, and left out elsewhere.",
+    )
+    event_time_until: str | None = option_field(
+        None, "eventTimeUntil", text, "The same for its end: only records before this event time."
+    )
     no_data_batches: bool = option_field(
         True,
         "noDataMicroBatches",
@@ -265,6 +279,14 @@ class FrameOptions:
         """Records for which one more task is worth its while, unless the user wants so many tasks."""
         return _WORTH_A_TASK if self.min_readers is None else 1
 
+    def check_stream(self) -> None:
+        """Raise an `OptionError` for what only batch reads have."""
+        if self.times:
+            raise OptionError(
+                "options eventTimeFrom and eventTimeUntil: batch reads take them (spark.read, from_source with "
+                "batch=True), and streams do not; leave them out, or filter the frame"
+            )
+
     def warn_after(self, idle_timeout_us: int | None) -> int:
         """For how long a watermark may be held without a warning, in microseconds; `MAX_WATERMARK` for ever."""
         if self.warn_after_us is not None:
@@ -290,8 +312,11 @@ SOURCE_OPTIONS: Final = OptionSet(
 """What `from_source` takes beside; the formats have options of the same names, with values of their own."""
 
 
-def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1") -> FrameOptions:
-    """Of parsed values of `FRAME_OPTIONS`; `driver_host` is under which address executors find the driver."""
+def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1", zone: str | None = None) -> FrameOptions:
+    """Of parsed values of `FRAME_OPTIONS`.
+
+    `driver_host` is under which address executors find the driver; `zone` that of times without one, if it is known.
+    """
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(f"option minRowsPerTrigger = {least}: must be at most maxRowsPerTrigger = {most}; lower it")
@@ -303,9 +328,39 @@ def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1") -> 
         "min_readers": values.get("minPartitions"),
         "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
+        "times": _times(values, zone),
         "gateway_host": values["gatewayHost"] or driver_host,
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)
+
+
+def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
+    """Of `eventTimeFrom` and `eventTimeUntil`."""
+    from_text, until_text = values["eventTimeFrom"], values["eventTimeUntil"]
+    bounds = _time("eventTimeFrom", from_text, zone), _time("eventTimeUntil", until_text, zone)
+    try:
+        return EventTimeRange(*bounds)
+    except InvalidArgumentError:
+        raise OptionError(
+            f"options eventTimeFrom = {from_text!r} and eventTimeUntil = {until_text!r}: no event time lies between "
+            "them; let the second be later than the first"
+        ) from None
+
+
+def _time(option: str, written: str | None, zone: str | None) -> int | None:
+    """Microseconds since the epoch; without a zone in the text it is in this one."""
+    if written is None:
+        return None
+    of_text = pa.array([written])
+    (us,), (is_time,) = parse_iso8601(of_text, zone or UTC)
+    if not is_time:
+        raise OptionError(f"option {option} = {written!r}: must be a time such as 2024-01-31T10:00:00Z")
+    if zone is None and us != parse_iso8601(of_text, "+01:00")[0][0]:
+        raise OptionError(
+            f"option {option} = {written!r} has no zone, and a data source does not know that of the session; "
+            "write it with one, as in 2024-01-31T10:00:00Z, or add option timeZone"
+        )
+    return int(us)
 
 
 def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:

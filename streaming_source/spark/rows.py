@@ -100,7 +100,14 @@ class RowShaper:
         latest_us: int | Int64Array = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
-        times = self._event_times(batch, source_timestamps, latest_us)
+        times = self._extracted(batch, source_timestamps)
+        if self.options.times and (outside := self.options.times.outside(times.values)).any():
+            # As if they were not there: neither late nor invalid.
+            inside = np.flatnonzero(~outside)
+            batch, times = batch.take(pa.array(inside)), EventTimes(times.values[inside], times.valid[inside])
+            source_timestamps = None if source_timestamps is None else source_timestamps[inside]
+            positions = positions + inside if isinstance(positions, int) else positions[inside]
+        times = self._valid(times, latest_us)
         records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
             if first := self.observed.see(split_id, batch, times, records.positions):
@@ -122,15 +129,16 @@ class RowShaper:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _event_times(
-        self, batch: pa.RecordBatch, source_timestamps: Int64Array | None, latest: int | Int64Array
-    ) -> EventTimes:
+    def _extracted(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
         if len(times) != batch.num_rows:
             raise SchemaError(
                 f"{type(self.assigner).__name__}.extract returned {len(times)} event times for a batch of "
                 f"{batch.num_rows} records: it must return one for each, NO_TIMESTAMP where there is none"
             )
+        return times
+
+    def _valid(self, times: EventTimes, latest: int | Int64Array) -> EventTimes:
         if not len(times):
             return times
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignment import EventTimeRange
 from streaming_source.data_files.file import DataFile, FileBlocks, Place
 from streaming_source.data_files.ranges import LoggedFile, cut_ranges
 
@@ -60,3 +63,39 @@ def test_a_file_that_is_read_from_its_beginning_only_is_not_shared(
     assert len({part.file.path for part in parts}) == len(parts)
     assert sum(part.stop - part.start for part in parts) == stop - start
     assert all(part.place is None for part in parts)
+
+
+@given(
+    files=st.lists(
+        st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=6), min_size=1, max_size=4
+    ),
+    cut=st.tuples(st.integers(0, 99), st.integers(0, 99)),
+    rows_per_range=st.integers(1, 30),
+    one_range=st.booleans(),
+)
+def test_blocks_without_a_wanted_event_time_are_in_no_range(
+    files: list[list[tuple[int, bool]]], cut: tuple[int, int], rows_per_range: int, one_range: bool
+) -> None:
+    log = logged([[rows for rows, _ in blocks] for blocks in files], one_range=one_range)
+    wanted_rows: dict[str, list[int]] = {}
+    for i, (file, blocks) in enumerate(zip(log, files, strict=True)):
+        of_blocks = np.array([10 if is_wanted else 0 for _, is_wanted in blocks], np.int64)
+        log[i] = replace(file, blocks=replace(file.blocks, min_us=of_blocks, max_us=of_blocks))
+        mask = np.repeat([is_wanted for _, is_wanted in blocks], [rows for rows, _ in blocks])
+        wanted_rows[file.file.path] = np.flatnonzero(mask).tolist()
+    start, stop = (min(c, log[-1].end) for c in sorted(cut))
+    groups = cut_ranges(log, start, stop, rows_per_range, EventTimeRange(5))
+    for parts, rows in groups:
+        assert rows == sum(part.stop - part.start for part in parts)
+    read = [part for parts, _ in groups for part in parts]
+    for file in log:
+        of_file = [part for part in read if part.file.path == file.file.path]
+        rows = [row for part in of_file for row in range(part.start, part.stop)]
+        asked = range(max(start - file.position, 0), stop - file.position)
+        wanted = [row for row in wanted_rows[file.file.path] if row in asked]
+        assert all(part.position == file.position + part.start for part in of_file)
+        if one_range:
+            assert len(of_file) <= 1
+            assert rows == (list(range(wanted[0], wanted[-1] + 1)) if wanted else [])
+        else:
+            assert rows == wanted

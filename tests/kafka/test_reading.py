@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from alignment import WatermarkStrategy
+from alignment.arrow_times import format_timestamp
 from alignment.exceptions import InvalidTimestampError
 from streaming_source.connectors import KafkaSource
 from streaming_source.exceptions import DataLossError, OptionError
@@ -323,3 +324,36 @@ def test_a_task_gives_one_partition_after_the_other(topic: Topic, monkeypatch: p
     assert records(table) == naive(topic)
     partitions = [partition for partition in table["partition"].to_pylist() if partition is not None]
     assert [key for key, _ in groupby(partitions)] == [p for p, n in enumerate(counts) if n]
+
+
+def offsets_given(topic: Topic, **options: Any) -> dict[int, range]:
+    """The offsets that the readers of a batch read are given, by partition."""
+    source = AlignedDataSource.of_format("aligned_kafka", format_options(topic, **options))
+    parts = source.batch_reader(source.schema()).partitions()
+    splits: list[Any] = [split for part in parts for split in part.splits]
+    found: dict[int, range] = {}
+    for split in splits:
+        begun = found.get(split.partition, range(split.position, split.position))
+        found[split.partition] = range(min(begun.start, split.position), max(begun.stop, split.stop))
+    return found
+
+
+def test_a_batch_read_of_a_range_has_its_records_and_begins_where_they_begin(topic: Topic) -> None:
+    """One partition is out of order around it, in one all is earlier, and one is empty."""
+    topic.create(partitions=4)
+    in_order = T0 + np.arange(600) * SECOND
+    out_of_order = in_order + np.random.default_rng(3).integers(-40, 41, 600) * SECOND
+    topic.write_logs({0: in_order, 1: out_of_order, 2: in_order[:200]})
+    everything = naive(topic)
+    for first_s, until_s in ((250, 300), (0, 1), (599, None), (None, 20), (700, None), (250.0005, 250.001)):
+        bounds = {"eventTimeFrom": first_s, "eventTimeUntil": until_s}
+        us = {name: T0 + round(s * SECOND) for name, s in bounds.items() if s is not None}
+        texts = {name: format_timestamp(bound) for name, bound in us.items()}
+        low, high = us.get("eventTimeFrom", 0), us.get("eventTimeUntil", 2**62)
+        wanted = [(r.partition, r.offset) for r in everything if low <= r.time_ms * 1000 < high]
+        assert read_batch(topic, **texts) == sorted(wanted)
+    given = offsets_given(topic, eventTimeFrom=format_timestamp(T0 + 250 * SECOND))
+    assert given[0] == range(250, 600)
+    first = int(np.argmax(out_of_order >= T0 + 250 * SECOND))
+    assert given[1] == range(first, 600)
+    assert 2 not in given

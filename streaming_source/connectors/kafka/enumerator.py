@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.timestamps import RecordTimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import (
@@ -25,7 +26,7 @@ from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
-from streaming_source.connectors.kafka.subscription import Boundary, Partition
+from streaming_source.connectors.kafka.subscription import LATEST, Boundary, Partition
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
 from streaming_source.connectors.kafka.topic_ids import replaced_topics
 from streaming_source.exceptions import OptionError
@@ -44,13 +45,15 @@ def create_enumerator(
 ) -> KafkaSplitEnumerator:
     """With the index of the brokers, if event times are the records' own timestamps and the options allow it."""
     patience_s = config.seconds("broker_timeout")
+    has_their_times = isinstance(context.timestamp_assigner, RecordTimestampAssigner)
     # Of a query that goes on from a checkpoint the brokers were there.
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
     leaders, outage = Leaders(patience_s), Outage(config.client.brokers, patience_s)
-    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience, outage=outage), config, checkpoint)
+    wanted = context.event_time_range if has_their_times else ALL_TIMES
+    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience, outage=outage), config, checkpoint, wanted)
     for_ends = KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders, outage)
     ends = LogEnds(for_ends.ends, patience_s, find_replaced=partial(replaced_topics, for_ends))
-    has_index = context.supports_opaque_blocks and isinstance(context.timestamp_assigner, RecordTimestampAssigner)
+    has_index = context.supports_opaque_blocks and has_their_times
     if config.indexing == "scan" or not has_index:
         return KafkaSplitEnumerator(context, discovery, patience, ends, leaders, outage)
     scanner = Scanner(config.client, fail_on_data_loss=config.fail_on_data_loss, patience_s=patience_s)
@@ -77,14 +80,24 @@ class PartitionDiscovery:
     with records that nobody has read, and are read from the first on. Where there is an end none is found after a
     restart. A topic that was created again is another one: with `fail_on_data_loss` that is an error, as is a topic
     that is gone; else its partitions are new splits.
+
+    Each begins with its first record that is not before the event times that are `wanted`, if these are those of the
+    brokers. Behind it records may be in any order of their times: where the last one lies is not known.
     """
 
-    def __init__(self, brokers: KafkaAdmin, config: KafkaConfig, checkpoint: KafkaCheckpoint | None) -> None:
+    def __init__(
+        self,
+        brokers: KafkaAdmin,
+        config: KafkaConfig,
+        checkpoint: KafkaCheckpoint | None,
+        wanted: EventTimeRange = ALL_TIMES,
+    ) -> None:
         # How often to look; None to look once.
         self.period_s = None if config.end is not None else config.seconds("discovery_interval")
         self.checkpoint = checkpoint or KafkaCheckpoint(end=config.end_description)
         self._brokers = brokers
         self._config = config
+        self._wanted = wanted
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
         self._forgotten: frozenset[str] = frozenset()
         self._is_complete = config.end is not None and checkpoint is not None
@@ -165,6 +178,8 @@ class PartitionDiscovery:
                     f"option {self._config.start.option}: partition {part} would start at offset {begins[part]}, and "
                     f"{by} ends it at {offset}; start it there or before"
                 )
+        for part, offset in self._before_wanted(begins).items():
+            begins[part] = max(begins[part], min(offset, ends.get(part, offset)))
         return tuple(
             KafkaSplit(
                 part.topic,
@@ -178,6 +193,17 @@ class PartitionDiscovery:
             for part, topic in new
             if part in begins and (end is None or part in ends)
         )
+
+    def _before_wanted(self, parts: Collection[Partition]) -> dict[Partition, int]:
+        """By partition an offset before which no record has an event time that is wanted. Two calls at most."""
+        if self._wanted.from_us is None or not parts:
+            return {}
+        from_ms = max(-(-self._wanted.from_us // 1000), 0)
+        # First where they end: what comes meanwhile is not taken for earlier.
+        ends = self._brokers.offsets(dict.fromkeys(parts, LATEST))
+        found = self._brokers.records(dict.fromkeys(parts, from_ms), readable=False)
+        firsts = {part: ends.get(part) if record is None else record.offset for part, record in found.items()}
+        return {part: offset for part, offset in firsts.items() if offset is not None}
 
 
 def _is_lost(known: KnownTopic, found: KnownTopic | None) -> bool:
