@@ -121,6 +121,7 @@ class DeletedRows:
 class StoredColumn:
     """Where a file has a column: by the id of its field if that is given, else by its name in the file.
 
+    Of a file without any ids, one of the names `aliases` is the column's where an id is given.
     `inner` are the fields in it, by the query's names: those of a struct, `element` of a list, `key` and `value` of a
     map. What is not in it has the same name in the file.
     """
@@ -128,6 +129,7 @@ class StoredColumn:
     name: str
     field_id: int | None = None
     inner: Mapping[str, StoredColumn] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
 
 class Place(NamedTuple):

@@ -84,6 +84,8 @@ def _place(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
                 return place
         elif (field.metadata or {}).get(_FIELD_ID) == str(column.field_id).encode():
             return place
+    if column.aliases and not any(_FIELD_ID in (field.metadata or {}) for field in fields):
+        return next((place for place, field in enumerate(fields) if field.name in column.aliases), None)
     return None
 
 

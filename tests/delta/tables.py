@@ -9,16 +9,13 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from alignment import WatermarkStrategy
-from streaming_source.api import SourceReaderContext, SplitsAddition
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.testing import SourceHarness
+from tests.tables.reading import STRATEGY, read_all
 
 __all__ = ["SECOND", "STRATEGY", "append", "harness", "read_all", "rows", "times"]
 
 SECOND = 1_000_000
-
-STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
 
 
 def rows(times_us: Sequence[int | None], **columns: Any) -> pa.Table:
@@ -41,23 +38,3 @@ def harness(path: Path, options: dict[str, Any] | None = None, **settings: Any) 
 def times(done: SourceHarness) -> list[int]:
     """Event times of all records that a query has read, sorted."""
     return sorted(time for records in done.records().values() for _, time in records)
-
-
-def read_all(source: DeltaSource, strategy: WatermarkStrategy = STRATEGY) -> pa.Table:
-    """All rows of a table, as a batch of this library reads them."""
-    source = source.for_batch()
-    schema = source.schema()
-    done = SourceHarness(source, strategy, schema=schema)
-    tasks = done.coordinator.everything(1)
-    reader = source.create_split_reader(SourceReaderContext(schema, 0, lambda: None, lambda event: None))
-    reader.handle_splits_changes(SplitsAddition([part.split for part in tasks]))
-    found: list[pa.RecordBatch] = []
-    left = len({part.split.split_id for part in tasks})
-    while left:
-        records = reader.fetch()
-        while records.next_split() is not None:
-            while (block := records.next_record_from_split()) is not None:
-                found.append(block.batch)
-        left -= len(records.finished_splits)
-    done.close()
-    return pa.Table.from_batches(found, schema=schema)

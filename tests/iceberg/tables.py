@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from alignment import WatermarkStrategy
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import CatalogProperties, properties_of
 from streaming_source.testing import SourceHarness
+from tests.tables.reading import STRATEGY
 
 __all__ = [
     "SECOND",
@@ -31,8 +31,6 @@ __all__ = [
 ]
 
 SECOND = 1_000_000
-
-STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
 
 
 def catalog_options(folder: Path) -> dict[str, str]:

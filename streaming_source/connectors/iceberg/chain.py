@@ -17,6 +17,7 @@ BEFORE_ALL: Final = -1
 """Where a table is that has no snapshot yet; no snapshot has this id."""
 
 _FIX: Final = "Start with a new checkpointLocation, which reads the table as it is now"
+_KEEP: Final = "keep snapshots longer than a query may be down (history.expire.max-snapshot-age-ms)"
 
 
 def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
@@ -51,7 +52,17 @@ def snapshots_after(title: str, metadata: TableMetadata, after: int, head: int |
     if found and first is not None and not any(one.snapshot_id == after for one in metadata.snapshots):
         raise DataLossError(
             f"{title}: snapshot {first} has expired, and what was committed after snapshot {after} was not all read. "
-            f"{_FIX}; keep snapshots longer than a query may be down (history.expire.max-snapshot-age-ms)"
+            f"{_FIX}; {_KEEP}"
+        )
+    if (
+        found
+        and found[-1].sequence_number not in (0, 1, None)
+        and after not in {one.snapshot_id for one in metadata.snapshots}
+    ):
+        # pyiceberg lets go of what came before where it expires snapshots.
+        raise DataLossError(
+            f"{title}: snapshot {after}, which was read, has expired, and whether all that was committed between it "
+            f"and snapshot {found[-1].snapshot_id} was read is not known any more. {_FIX}; {_KEEP}"
         )
     now = f"its main branch is at snapshot {head}" if head is not None else "its main branch has no snapshot now"
     raise DataLossError(

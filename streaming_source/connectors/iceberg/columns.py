@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import NameMapping
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -31,7 +32,7 @@ from pyiceberg.types import (
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import SchemaError, UnsupportedOperationError
 
-__all__ = ["IcebergColumns", "check_change"]
+__all__ = ["IcebergColumns", "aliases_of", "check_change"]
 
 _PLAIN: Final[dict[type[IcebergType], pa.DataType]] = {
     BooleanType: pa.bool_(),
@@ -49,11 +50,15 @@ _PLAIN: Final[dict[type[IcebergType], pa.DataType]] = {
 
 @dataclass(frozen=True)
 class IcebergColumns:
-    """The columns of one schema of a table, of which a query may read some: `names`, None for all."""
+    """The columns of one schema of a table, of which a query may read some: `names`, None for all.
+
+    `aliases` are the names of fields, by their ids, in files that have no ids.
+    """
 
     title: str
     schema: Schema
     names: tuple[str, ...] | None = None
+    aliases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -67,7 +72,7 @@ class IcebergColumns:
     @cached_property
     def stored(self) -> dict[str, StoredColumn]:
         """Where files have the columns: by the ids of their fields."""
-        return {field.name: _stored(field) for field in self.schema.fields}
+        return {field.name: _stored(field, self.aliases) for field in self.schema.fields}
 
     def id_of(self, path: Sequence[str]) -> int | None:
         """Return the id of a field by a path through structs; None if there is none."""
@@ -108,19 +113,35 @@ class IcebergColumns:
         )
 
 
-def _stored(field: NestedField) -> StoredColumn:
-    return StoredColumn(field.name, field.field_id, dict(_inner(field.field_type)))
+_Aliases: TypeAlias = Mapping[int, tuple[str, ...]]
 
 
-def _inner(kind: IcebergType) -> Iterator[tuple[str, StoredColumn]]:
+def aliases_of(mapping: NameMapping | None) -> dict[int, tuple[str, ...]]:
+    """Return the names of fields by their ids, of a table's property `schema.name-mapping.default`."""
+    found: dict[int, tuple[str, ...]] = {}
+    left = list(mapping or ())
+    while left:
+        one = left.pop()
+        left += one.fields
+        if one.field_id is not None:
+            found[one.field_id] = tuple(one.names)
+    return found
+
+
+def _stored(field: NestedField, aliases: _Aliases) -> StoredColumn:
+    inner = dict(_inner(field.field_type, aliases))
+    return StoredColumn(field.name, field.field_id, inner, aliases.get(field.field_id, ()))
+
+
+def _inner(kind: IcebergType, aliases: _Aliases) -> Iterator[tuple[str, StoredColumn]]:
     if isinstance(kind, StructType):
         for field in kind.fields:
-            yield field.name, _stored(field)
+            yield field.name, _stored(field, aliases)
     elif isinstance(kind, ListType):
-        yield "element", StoredColumn("element", kind.element_id, dict(_inner(kind.element_type)))
+        yield "element", _stored(kind.element_field, aliases)
     elif isinstance(kind, MapType):
-        yield "key", StoredColumn("key", kind.key_id, dict(_inner(kind.key_type)))
-        yield "value", StoredColumn("value", kind.value_id, dict(_inner(kind.value_type)))
+        yield "key", _stored(kind.key_field, aliases)
+        yield "value", _stored(kind.value_field, aliases)
 
 
 def check_change(title: str, before: IcebergColumns, now: Schema, read: Sequence[str]) -> set[str]:
@@ -129,19 +150,19 @@ def check_change(title: str, before: IcebergColumns, now: Schema, read: Sequence
     A `SchemaError` where it has dropped one that the query reads, or given it another type. One that was only renamed
     keeps its id, and is read under the name that the query knows.
     """
-    found = {field.field_id: field for field in now.fields}
+    found = {one.field_id: one for one in now.fields}
     known = before.top_level()
-    for number, field in known.items():
-        if field.name not in read:
+    for number, column in known.items():
+        if column.name not in read:
             continue
         if number not in found:
             raise SchemaError(
-                f"{title} has no column {field.name!r} any more, which the query reads. Start the query again without "
+                f"{title} has no column {column.name!r} any more, which the query reads. Start the query again without "
                 "it, or with a new checkpointLocation where its state depends on it"
             )
-        if found[number].field_type != field.field_type:
+        if found[number].field_type != column.field_type:
             raise SchemaError(
-                f"{title} has column {field.name!r} as {found[number].field_type}, and the query reads it as "
-                f"{field.field_type}. Start the query again: it then reads it as the table has it now"
+                f"{title} has column {column.name!r} as {found[number].field_type}, and the query reads it as "
+                f"{column.field_type}. Start the query again: it then reads it as the table has it now"
             )
-    return {field.name for number, field in found.items() if number not in known}
+    return {column.name for number, column in found.items() if number not in known}

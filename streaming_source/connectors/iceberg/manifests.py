@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
+from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
 from streaming_source.connectors.tables.lister import FILES
@@ -22,8 +23,6 @@ from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 from streaming_source.exceptions import UnsupportedOperationError
 
 __all__ = ["FilesOfManifests", "given_of"]
-
-_WIDTHS: Final = {4: "<i4", 8: "<i8"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class FilesOfManifests:
                 is_empty = low[-1] is None and (file.null_value_counts or {}).get(time_id) == file.record_count
                 empty.append(file.record_count == 0 or is_empty)
         count = len(paths)
-        if self.bounds is None or time_id is None:
+        if self.bounds is None or time_id is None or pa.types.is_decimal(self.bounds.data_type):
             low_us = high_us = pa.nulls(count, pa.int64())
         else:
             low_us, high_us = self._times(low, empty, NO_TIMES[0]), self._times(high, empty, NO_TIMES[1])
@@ -113,36 +112,21 @@ class FilesOfManifests:
         return pa.array(np.where(is_empty, nothing, times), pa.int64(), mask=~((valid & known) | is_empty))
 
 
-def _numbers(values: list[bytes | None], kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Bounds as the specification writes them, and which are there.
+def _numbers(values: list[bytes | None], kind: pa.DataType) -> tuple[pa.Array, BoolArray]:
+    """Bounds as the specification writes them, and which can be read.
 
-    A bound has the width of the type that the column had then: `int` may have become `long`, `float` `double`.
+    A bound has the width of the type that the column had then: `int` may have become `long`.
     """
-    known = np.array([value is not None and len(value) in _WIDTHS for value in values], np.bool_)
-    is_float = pa.types.is_floating(kind)
-    lengths = {len(value) for value in values if value is not None}
-    if lengths == {8} and known.all():
-        found = np.frombuffer(b"".join(value for value in values if value is not None), "<f8" if is_float else "<i8")
-        return _typed(found, known, kind), known
-    if is_float:
-        read = {4: "<f4", 8: "<f8"}
-        parts = [
-            0.0 if value is None or len(value) not in read else float(np.frombuffer(value, read[len(value)])[0])
-            for value in values
-        ]
-        return _typed(np.array(parts, np.float64), known, kind), known
-    whole = [
-        0 if value is None or len(value) not in _WIDTHS else int.from_bytes(value, "little", signed=True)
-        for value in values
-    ]
-    return _typed(np.array(whole, np.int64), known, kind), known
-
-
-def _typed(found: Any, known: Any, kind: pa.DataType) -> pa.Array:
+    widths = (8,) if pa.types.is_timestamp(kind) else (4,) if pa.types.is_date(kind) else (4, 8)
+    known = np.array([value is not None and len(value) in widths for value in values], np.bool_)
+    readable = [value for value in values if value is not None and len(value) in widths]
+    found = np.zeros(len(values), np.int64)
+    if {len(value) for value in readable} == {8}:
+        found[known] = np.frombuffer(b"".join(readable), "<i8")
+    else:
+        found[known] = [int.from_bytes(value, "little", signed=True) for value in readable]
     array = pa.array(found, mask=~known)
-    if pa.types.is_date(kind):
-        return array.cast(pa.int32()).cast(kind)
-    return array.cast(kind)
+    return (array.cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else array.cast(kind)), known
 
 
 # ---- partition values ------------------------------------------------------------------------------------------------

@@ -213,14 +213,15 @@ class IcebergSource(TableSource):
             ) from None
 
     def _columns(self, table: Table) -> IcebergColumns:
-        from streaming_source.connectors.iceberg.columns import IcebergColumns
+        from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of
 
         schema, version = table.schema(), self._batch_snapshot(table)
         if version is not None:
             of_snapshot = table.metadata.snapshot_by_id(version)
             if of_snapshot is not None and of_snapshot.schema_id is not None:
                 schema = table.schemas()[of_snapshot.schema_id]
-        return IcebergColumns(self.title, schema, self._known(schema.column_names))
+        names = self._known([field.name for field in schema.fields])
+        return IcebergColumns(self.title, schema, names, aliases_of(table.name_mapping()))
 
     def _known(self, names: list[str]) -> tuple[str, ...] | None:
         """The columns to read; None where one of them is not there, which is refused by the names of all."""

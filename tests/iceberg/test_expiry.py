@@ -1,0 +1,117 @@
+"""Snapshots that expire, branches that move and files that go while a stream reads."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from streaming_source.connectors.tables import enumerator
+from streaming_source.exceptions import DataLossError, FileGoneError, OptionError
+from tests.iceberg.commits import compact, expire_as_java
+from tests.iceberg.tables import SECOND, append, batch_times, create, harness, later, times
+
+
+def test_a_snapshot_that_has_expired_and_is_a_parent_is_gone_on_from(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    read = append(table, [1 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    append(table, [2 * SECOND])
+    expire_as_java(table, [read])
+    done.restart()
+
+    assert times(later(done)) == [1 * SECOND, 2 * SECOND]
+
+
+def test_a_snapshot_whose_place_pyiceberg_forgets_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    read = append(table, [1 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    append(table, [2 * SECOND])
+    table.maintenance.expire_snapshots().by_id(read).commit()
+
+    with pytest.raises(DataLossError, match=rf"snapshot {read}, which was read, has expired, and whether all .* Start"):
+        later(done)
+
+
+def test_a_snapshot_that_was_not_read_and_has_expired_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    read = append(table, [1 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    missed = append(table, [2 * SECOND])
+    append(table, [3 * SECOND])
+    expire_as_java(table, [read, missed])
+
+    with pytest.raises(DataLossError, match=rf"snapshot {missed} has expired, and what was committed after .* {read} "):
+        later(done)
+    with pytest.raises(OptionError, match=r"stream-from-timestamp = 1970-01-01: the snapshots of .* have expired"):
+        harness(tmp_path, {"stream_from_timestamp": "1970-01-01"}).run()
+
+
+def test_a_snapshot_that_expires_in_its_middle_is_named_at_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    table = create(tmp_path)
+    for second in range(1, 8):
+        first = append(table, [second * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    append(table, [200 * SECOND])
+    expire_as_java(table, [first])
+    done.restart()
+
+    with pytest.raises(DataLossError, match=rf"snapshot {first} has expired before its files were all begun. Start"):
+        later(done)
+
+
+def test_a_rollback_is_named(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    first = append(table, [1 * SECOND])
+    second = append(table, [2 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    table.refresh().manage_snapshots().rollback_to_snapshot(first).commit()
+    with pytest.raises(DataLossError, match=rf"snapshot {second}, which was read, is no .* at snapshot {first}"):
+        later(done)
+    append(table, [3 * SECOND])
+    done.restart()
+    with pytest.raises(DataLossError, match=rf"snapshot {second}, which was read, is no ancestor any more"):
+        later(done)
+
+
+def test_files_that_go_are_named_with_the_snapshot(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    for second in (1, 500, 900):
+        append(table, [second * SECOND])
+    head = table.refresh().current_snapshot().snapshot_id
+    done, goes_on = harness(tmp_path, max_rows=1), harness(tmp_path, {"ignore_missing_files": True})
+    for path in tmp_path.glob("warehouse/db/t/data/*.parquet"):
+        path.unlink()
+
+    with pytest.raises(FileGoneError, match=rf"parquet of Iceberg table db.t, snapshot {head} is gone .*expiry of its"):
+        done.run()
+    assert times(later(goes_on)) == []
+
+
+def test_files_that_wait_and_were_compacted_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    table = create(tmp_path, properties={"history.expire.max-snapshot-age-ms": "3600000"})
+    for second in range(8):
+        append(table, [second * 1000 * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    compact(table)
+    with caplog.at_level(logging.WARNING):
+        done.clock.advance("2 seconds")
+        done.run_batch()
+    later(done)
+
+    assert "files that wait to be read are not in the table any more, and stay until" in caplog.text
+    assert times(done) == batch_times(table)
