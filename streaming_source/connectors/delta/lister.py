@@ -84,6 +84,7 @@ class DeltaLister:
         self._columns = DeltaColumns(
             table.schema().to_json(), tuple(metadata.partition_columns), tuple(sorted(metadata.configuration.items()))
         )
+        self._columns_of = table.version()
         self._newest: deltalake.DeltaTable | None = table
         self._bounds = TimeBounds.of(schema, assigner)
         self._assigner = assigner
@@ -231,6 +232,9 @@ class DeltaLister:
                 f"{self._title}, version {version}, has the id {metadata['id']}, and the one that was read has "
                 f"{self._table_id}: it was replaced; use a new checkpointLocation"
             )
+        if version <= self._columns_of:
+            # A stream that was stopped comes by what the query knows already.
+            return
         now = DeltaColumns.of_action(metadata)
         check_change(self._title, version, self._columns, now, self._schema.names)
         if now.partition_columns != self._columns.partition_columns:

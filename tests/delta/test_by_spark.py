@@ -1,0 +1,110 @@
+"""Tables that Spark's own Delta has written, with what `deltalake` does not write: see `by_spark/write.py`."""
+
+from __future__ import annotations
+
+import shutil
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.timestamps import FieldTimestampAssigner
+from streaming_source.connectors.delta import DeltaSource
+from streaming_source.exceptions import UnsupportedOperationError
+from tests.delta.tables import SECOND, harness, read_all, times
+
+TABLES = Path(__file__).with_name("by_spark")
+T0 = 1_700_000_000 * SECOND + 777
+
+
+def at(*numbers: int) -> list[int]:
+    return [T0 + 60 * n * SECOND for n in numbers]
+
+
+def numbers_of(name: str) -> list[int]:
+    return sorted(read_all(DeltaSource(str(TABLES / name)))["n"].to_pylist())
+
+
+def test_rows_that_spark_has_deleted_by_vectors_are_not_read() -> None:
+    left = [n for n in range(200) if n % 10 != 3 and not 90 <= n <= 99 and n != 199]
+    done = harness(TABLES / "deleted_rows", max_rows=17)
+    for _ in range(30):
+        done.run_batch()
+        done.restart()
+    done.run()
+
+    assert times(done) == at(*left)
+    assert numbers_of("deleted_rows") == left
+
+
+@pytest.mark.parametrize("name", ["mapped_by_id", "renamed", "widened", "checkpoint_v2", "many_features", "clustered"])
+def test_tables_of_spark_are_read_as_a_whole(name: str) -> None:
+    count = {"mapped_by_id": 20, "checkpoint_v2": 50, "clustered": 20}.get(name, 40)
+    done = harness(TABLES / name, max_rows=7)
+
+    done.run()
+
+    assert times(done) == at(*range(count))
+    assert numbers_of(name) == list(range(count))
+
+
+def test_columns_are_found_by_their_ids_and_by_the_names_they_had() -> None:
+    by_id = read_all(DeltaSource(str(TABLES / "mapped_by_id"))).sort_by("n").to_pylist()
+    assert by_id[7] | {"ts": None} == {
+        "ts": None,
+        "n": 7,
+        "s": {"a": 7, "b": "7"},
+        "l": [{"x": 7}],
+        "part": 1,
+    }
+    renamed = read_all(DeltaSource(str(TABLES / "renamed"))).sort_by("n")
+    assert renamed.schema.names == ["ts", "n", "s"]
+    assert [row["s"] for row in renamed.to_pylist()] == [{"aa": n, "b": str(n)} for n in range(40)]
+
+
+def test_values_of_narrower_types_are_widened() -> None:
+    widened = read_all(DeltaSource(str(TABLES / "widened"))).sort_by("n")
+    assert [str(field.type) for field in widened.schema][1:] == ["int64", "decimal128(12, 4)"]
+    assert widened["d"].to_pylist() == [Decimal(n) for n in range(40)]
+
+
+def test_a_query_before_the_types_widen_ends_at_that_version(tmp_path: Path) -> None:
+    table = tmp_path / "widened"
+    shutil.copytree(TABLES / "widened", table)
+    log = sorted((table / "_delta_log").glob("*.json"))
+    later = {path: path.read_text() for path in log[2:]}
+    for path in later:
+        path.unlink()
+    done = harness(table)
+    done.run()
+    assert times(done) == at(*range(20))
+    for path, text in later.items():
+        path.write_text(text)
+    done.clock.advance("2 seconds")
+
+    with pytest.raises(ValueError, match=r"version 2, has column 'n' as int64, and the query reads it as int32"):
+        done.run()
+    # Started again it reads the column as it is now, and goes on with the version that it had come to.
+    done = harness(table, {"starting_version": 2})
+    done.run()
+    assert times(done) == at(*range(20, 40))
+
+
+def test_times_without_a_zone_are_read() -> None:
+    assigner = FieldTimestampAssigner("ts", zone="UTC")
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner(assigner)
+    done = harness(TABLES / "local_times", strategy=strategy)
+    done.run()
+    assert times(done) == at(*range(20))
+
+
+def test_a_partition_column_of_moments_is_the_event_time() -> None:
+    done = harness(TABLES / "by_moment", max_rows=1)
+    done.run()
+    assert times(done)[1:] == at(*range(6))
+
+
+def test_variants_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"needs a reader that understands variantType.*: columns of"):
+        DeltaSource(str(TABLES / "variant")).schema()
