@@ -15,7 +15,7 @@ __all__ = ["counted", "duration_text", "moment", "named", "sentence", "watermark
 
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
-_WORDS: Final = ("year", "day", "record", "split")
+_WORDS: Final = ("year", "day", "record", "split", "position")
 """Units whose plural has an `s`; the others are abbreviations."""
 _STANDING_US: Final = _SECOND_US
 """A watermark that has not moved for less than this *is* somewhere; after that it *stands* there."""
