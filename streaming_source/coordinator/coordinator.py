@@ -13,15 +13,16 @@ import pyarrow as pa
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.explain import Explanation, LastBatch, SplitExplanation, WaitsFor
+from alignment.explain import Explanation, LastBatch, WaitsFor
 from alignment.plan import MicroBatchPlan, total
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
-from streaming_source.api import Boundedness, Source, SourceSplit, SplitRange
+from streaming_source.api import Boundedness, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.runtime import SourceRuntime
+from streaming_source.coordinator.source_positions import in_source_positions, with_invalid
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.strange_times import StrangeTimes
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -240,14 +241,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._batch is not None and self._batch.done_us is None:
             self._batch = replace(self._batch, done_us=self._now_us())
 
-    def unread_rows(self) -> int:
-        """Records that are known to be there, and in no micro-batch yet. Takes in what has been found. O(n)."""
-        if not self._started:
-            self.start()
-        self.host.run()
-        self._take_added()
-        return total(self.runtime.engine.unread())
-
     @property
     def is_draining(self) -> bool:
         return self._drains_from_us is not None
@@ -258,25 +251,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return None
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
-        known, position_at, known_ends = self.state.by_id(), self.runtime.event_times.position_at, self.host.known_ends
-        far = self._strange.far
-        available = self.runtime.engine.available()
-        seen_to = {split_id: position_at(split_id, RecordNumber(end)) for split_id, (_, end) in available.items()}
-        splits = [
-            _located(
-                split,
-                known.get(split.split_id),
-                position_at(split.split_id, RecordNumber(split.position)),
-                known_ends.get(split.split_id, 0) - seen_to[split.split_id],
-                self.runtime.event_times.place_of(split.split_id, split.position)
-                if split.next_us is not None
-                else None,
-            )
-            for split in explanation.splits
-        ]
-        splits = [split._replace(far=far.get(split.split_id)) for split in splits] if far else splits
+        known = self.state.by_id()
+        available, event_times = self.runtime.engine.available(), self.runtime.event_times
+        splits = in_source_positions(explanation.splits, known, available, event_times, self.host.known_ends)
+        if far := self._strange.far:
+            splits = [split._replace(far=far.get(split.split_id)) for split in splits]
         if explanation.bounds.out_of_orderness_us is not None:
-            splits = [_without_times(split, known.get(split.split_id)) for split in splits]
+            splits = [with_invalid(split, known.get(split.split_id)) for split in splits]
         blocked, away = self.host.enumerator.blocked_splits(), self.host.enumerator.unreachable_splits()
         if isinstance(blocked, Mapping):
             splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
@@ -530,28 +511,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         assert self._drains_from_us is not None
         self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
         self.runtime.event_times.drain(self._drains_from_us)
-
-
-def _without_times(split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
-    """With what was read of a split that has no watermark: no record of it has an event time."""
-    if state is None or split.watermark > MIN_WATERMARK or split.waits_for is WaitsFor.REPORT:
-        return split
-    return split._replace(invalid=max(split.position - state.origin().position, 0))
-
-
-def _located(
-    split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int, place: str | None
-) -> SplitExplanation:
-    """In positions of the source, with all records that it reports to be there: of `unseen` positions none was seen."""
-    if position == split.position and unseen <= 0 and split.next_us is None:
-        return split
-    if unseen > 0:
-        if split.waits_for is WaitsFor.RECORDS:
-            split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
-        split = split._replace(behind=split.behind + unseen)
-    if place is None and split.next_us is not None and state is not None and state.position == position:
-        place = state.place
-    return split._replace(position=position, place=place)
 
 
 def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:

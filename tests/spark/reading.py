@@ -68,7 +68,16 @@ class Reading:
     def await_unread(self, rows: int) -> None:
         """Wait until discovery, which runs beside, has found so many records that are in no micro-batch."""
         coordinator = self.reader._planning._coordinator
-        coordinator.host.run_until(lambda: coordinator.unread_rows() >= rows, 30.0)
+
+        if coordinator.explain() is None:
+            coordinator.start()
+
+        def is_found() -> bool:
+            # It takes in what was found.
+            coordinator.explain()
+            return int(coordinator.runtime.engine.unread().sum()) >= rows
+
+        coordinator.host.run_until(is_found, 30.0)
 
     def between(self, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
         batches = [b for part in self.reader.partitions(start, end) for b in self.reader.read(part)]
