@@ -76,3 +76,16 @@ def test_all_doors_lead_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
     plain = spark.readStream.format("aligned_delta").options(**options).load(str(path)).withWatermark("ts", "1 minute")
     assert counted(available_now(spark, hourly(exact), tmp_path / "a")) == rows
     assert len(available_now(spark, plain.select("device"), tmp_path / "b").rows) == rows
+
+
+@pytest.mark.soak
+def test_of_the_export_of_twelve_devices_no_row_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """Of the same table Delta's own source, four files a micro-batch and a delay of 1 hour, counts 107,987 rows."""
+    rows = export(tmp_path / "table", 60_000, 5, devices=12)
+    reader = read_stream(spark).format("aligned_delta").option("eventTimeColumn", "ts").option("bounded", True)
+    frame = reader.option("maxRowsPerTrigger", 48_000).load(str(tmp_path / "table"))
+
+    run = available_now(spark, hourly(frame), tmp_path / "run", files=tmp_path / "counts")
+
+    assert (counted(run), len(run.rows)) == (rows, 105_000)
+    assert rows == 720_000

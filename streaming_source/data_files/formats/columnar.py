@@ -208,13 +208,14 @@ class ParquetFormat(_ColumnarFormat):
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
             column = None if indexing == "scan" else parquet.statistics_column(assigner, file.file.given)
+            constant = _bounds_of_given(file, assigner)
             number = 0
             for group, first, stored in parquet.groups:
                 count = stored if deleted is None else stored - int(deleted.among(first, stored).sum())
                 if not count:
                     continue
                 # A deleted row may have been the latest, and watermarks are made of that.
-                bounds = parquet.bounds(group, column, assigner) if count == stored else None
+                bounds = constant or (parquet.bounds(group, column, assigner) if count == stored else None)
                 if bounds is not None:
                     blocks.append(Block(count, *bounds, group))
                 elif indexing == "statistics" and count == stored:
@@ -227,6 +228,17 @@ class ParquetFormat(_ColumnarFormat):
                     blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
                 number += count
             return FileBlocks.of(blocks, seeks=parquet.seeks, columns=parquet.columns)
+
+
+def _bounds_of_given(file: StoredFile, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
+    """As `_ParquetFile.bounds`, where the event time is one value for all rows; None where it is not."""
+    value = file.file.given.get(assigner.statistics_column or "")
+    if value is None:
+        return None
+    if not value.is_valid:
+        return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
+    time_us = assigner.from_statistics(value.type, value.as_py())
+    return None if time_us is None else (time_us, time_us, time_us)
 
 
 class _RowGroup(NamedTuple):
