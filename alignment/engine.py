@@ -44,10 +44,11 @@ import numpy as np
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
+from alignment.groups import Outlook
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
-from alignment.plan.by_index import plan_micro_batch
+from alignment.plan.by_index import look_ahead, plan_micro_batch
 from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
@@ -273,18 +274,7 @@ class Engine:
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
         self._reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
         generators = self._generators
-        marked = None if generators is None else generators.idle(self.table.split_ids)
-        conditions = PlanConditions(
-            max_rows=max_rows,
-            # A run that only reads what is there (AvailableNow) goes alone.
-            group_limit_us=self._group_limit_us,
-            horizon_us=self.horizon_us,
-            idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
-            complete=self._among(self.complete),
-            no_more_splits=self._no_more_splits,
-            draining=self._drains_from_us is not None,
-            holds_rows=holds_rows,
-        )
+        conditions = self._conditions(max_rows, holds_rows=holds_rows)
         ends = self.index.ends()
         before = self.table if generators is None else generators.raised(self.table)
         if self._reactive is None:
@@ -298,6 +288,34 @@ class Engine:
         if self._record is not None:
             self._record(plan)
         return plan
+
+    def outlook(self, max_rows: int | None = None, *, knows_all: bool = True) -> Outlook | None:
+        """How far the next plan gets by this source's own rules; None where readers report. See `look_ahead`.
+
+        Unless it `knows_all` that a run reads (AvailableNow), a split of which nothing more is known counts.
+        """
+        if self._reactive is not None:
+            return None
+        self._settle()
+        if self._record is not None:
+            self._record(events.LookedAhead(max_rows, knows_all))
+        before = self.table if self._generators is None else self._generators.raised(self.table)
+        conditions = self._conditions(max_rows)
+        conditions = replace(conditions, draining=conditions.draining and knows_all)
+        return look_ahead(before, self.index, self.rules, conditions)
+
+    def _conditions(self, max_rows: int | None, *, holds_rows: bool = False) -> PlanConditions:
+        marked = None if self._generators is None else self._generators.idle(self.table.split_ids)
+        return PlanConditions(
+            max_rows=max_rows,
+            group_limit_us=self._group_limit_us,
+            horizon_us=self.horizon_us,
+            idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
+            complete=self._among(self.complete),
+            no_more_splits=self._no_more_splits,
+            draining=self._drains_from_us is not None,
+            holds_rows=holds_rows,
+        )
 
     def _waits_for_rows(self, min_rows: int) -> bool:
         """Whether too few are there, and more may come. Behind a horizon more are there already."""

@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "GroupLimitMoved",
     "HorizonMoved",
+    "LookedAhead",
     "NoMoreSplits",
     "OpaqueBlockIndexed",
     "PlanCommitted",
@@ -203,6 +204,14 @@ class Planned:
     max_rows: int | None
     min_rows: int | None = None
     waits_until_us: int = LONG_AGO_US
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAhead:
+    """In the log: `Engine.outlook` was called here, which may have loaded event times."""
+
+    max_rows: int | None
+    knows_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)

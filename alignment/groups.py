@@ -5,6 +5,11 @@ or finished member says so, instead of a watermark that would mean the same (FLI
 member is the smallest watermark among the counting reports of the others plus the member's own drift. It follows the
 reports in both directions: it falls when an idle member comes back behind. Across a gap in the event times the nearest
 goes on.
+
+Sources of one query need not wait for each other's watermarks. Spark plans them one after another in each trigger,
+always in the same order, and then all of them read. So each of them has a *turn*, and reports after it how far it gets
+in the next one. The first source of a trigger reads up to the event time that all the others reach in the same trigger;
+those that follow read up to the first record that an earlier one has left. Drift between them costs no micro-batch.
 """
 
 from __future__ import annotations
@@ -15,7 +20,49 @@ from dataclasses import dataclass
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 
-__all__ = ["AlignmentGroup", "SourceReport", "is_waited_for", "source_limit"]
+__all__ = [
+    "AlignmentGroup",
+    "Outlook",
+    "SourceReport",
+    "Turn",
+    "awaits_first_turns",
+    "is_waited_for",
+    "next_rank",
+    "source_limit",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How far the next plan of a source gets by its own rules; times in microseconds.
+
+    Attributes
+    ----------
+    stop_us
+        The bound of that plan, where its read limit, its drift or its horizon leaves records behind; `MAX_WATERMARK` if
+        it leaves none.
+    reach_us
+        The smallest watermark that its splits would have if all that they have now were read; None if no split counts.
+    """
+
+    stop_us: int = MAX_WATERMARK
+    reach_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The part of a source in the triggers of its query, which plan all sources of the query together.
+
+    Attributes
+    ----------
+    rank
+        Its place in the order in which Spark plans the sources; None before its first plan.
+    outlook
+        How far its next plan gets; None if that is not known ahead of reading.
+    """
+
+    rank: int | None = None
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +78,24 @@ class SourceReport:
         and holds nobody back.
     next_us
         Event time of the record that it would read next; None if it has read all that is there.
+    turn
+        Its part in the triggers of its query; None if it is not planned together with the other sources of its query.
     """
 
     max_drift_us: int
     watermark: int | None = None
     next_us: int | None = None
+    turn: Turn | None = None
 
 
 def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     """How far a source may read: the smallest watermark of the *other* counting sources plus its own drift. O(n^2).
 
-    Its own splits it holds together itself, ahead of reading. If every counting source that has more to read waits for
-    another, since the next record of each is beyond its limit, there is a gap in the event times: then those go on that
-    are nearest, within their drift of those that have read all that is there. In microseconds; `MAX_WATERMARK`, that is
-    no limit, if no other source counts.
+    Of another source of the same query, if both have a turn: as far as that one reads in the same trigger, or has read
+    in it. Its own splits it holds together itself, ahead of reading. If every counting source that has more to read
+    waits for another, since the next record of each is beyond its limit, there is a gap in the event times: then those
+    go on that are nearest, within their drift of those that have read all that is there. In microseconds;
+    `MAX_WATERMARK`, that is no limit, if no other source counts.
     """
     limit = _limit_by_others(source_id, reports)
     nearest = reports[source_id].next_us
@@ -60,6 +111,26 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     return nearest
 
 
+def awaits_first_turns(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
+    """Whether a source that plans for the first time lets others of its query plan before it reads. O(n).
+
+    Nothing is known of how far those get that follow it in the first trigger.
+    """
+    return reports[source_id].turn is not None and any(
+        other.turn is not None and other.turn.rank is None for i, other in reports.items() if i != source_id
+    )
+
+
+def next_rank(source_id: str, reports: Mapping[str, SourceReport]) -> int:
+    """The place of a source that plans for the first time: after all that have planned. O(n)."""
+    ranks = [
+        other.turn.rank
+        for i, other in reports.items()
+        if i != source_id and other.turn is not None and other.turn.rank is not None
+    ]
+    return max(ranks, default=-1) + 1
+
+
 def is_waited_for(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
     """Whether another source has records that it may not read before this one goes on. O(n^3)."""
     without = {i: report for i, report in reports.items() if i != source_id}
@@ -72,8 +143,24 @@ def is_waited_for(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
 
 
 def _limit_by_others(source_id: str, reports: Mapping[str, SourceReport]) -> int:
-    others = [r.watermark for i, r in reports.items() if i != source_id and r.watermark is not None]
-    return saturating_add(min(others), reports[source_id].max_drift_us) if others else MAX_WATERMARK
+    own = reports[source_id]
+    return min((_limit_by(other, own) for i, other in reports.items() if i != source_id), default=MAX_WATERMARK)
+
+
+def _limit_by(other: SourceReport, own: SourceReport) -> int:
+    """How far another source lets one go, whatever all the others do."""
+    if other.watermark is None:
+        return MAX_WATERMARK
+    turn, outlook = other.turn, None if other.turn is None else other.turn.outlook
+    if own.turn is None or turn is None or turn.rank is None or outlook is None:
+        return saturating_add(other.watermark, own.max_drift_us)
+    within_reach = MAX_WATERMARK
+    if outlook.reach_us is not None:
+        within_reach = saturating_add(outlook.reach_us, own.max_drift_us)
+    follows = own.turn.rank is not None and own.turn.rank < turn.rank
+    if follows:
+        return min(outlook.stop_us, within_reach)
+    return within_reach if other.next_us is None else min(other.next_us, within_reach)
 
 
 class AlignmentGroup:

@@ -188,6 +188,8 @@ def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedP
         elif isinstance(entry, MicroBatchPlan):
             assert plan is not None, "a plan is written behind its event"
             yield ReplayedPlan(_encoded(entry), _encoded(plan))
+        elif isinstance(entry, events.LookedAhead):
+            engine.outlook(entry.max_rows, knows_all=entry.knows_all)
         elif isinstance(entry, events.PlanCommitted):
             assert plan is not None, "a plan is committed behind its event"
             engine.commit(plan)

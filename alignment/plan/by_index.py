@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
+from alignment.groups import Outlook
 from alignment.index import EventTimeIndex
 from alignment.plan import (
     LimitedBy,
@@ -33,7 +34,7 @@ from alignment.plan import (
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
-__all__ = ["WatermarkAdvance", "plan_micro_batch"]
+__all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch"]
 
 
 WatermarkAdvance: TypeAlias = Callable[[str, int, int], int]
@@ -116,15 +117,44 @@ def _alignment_bound(
     bounding = bounding_splits(rules, unread, idle, complete, draining)
     if rules.max_drift_us is None or not bounding.any():
         return MAX_WATERMARK, bounding
+    reach_us = int(_reach(before, index, rules, complete)[bounding].min())
+    return saturating_add(reach_us, rules.max_drift_us), bounding
+
+
+def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, complete: BoolArray) -> Int64Array:
+    """The watermark that each split would have if all that it has now were read, `int64[n]`."""
     latest = index.latest_times(before.positions)
     if rules.out_of_orderness_us is None:
-        reach = np.maximum(before.watermarks, latest)
-    else:
-        bound_us = rules.out_of_orderness_us
-        reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
-        to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
-        reach = np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
-    return saturating_add(int(reach[bounding].min()), rules.max_drift_us), bounding
+        return np.maximum(before.watermarks, latest)
+    bound_us = rules.out_of_orderness_us
+    reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
+    to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
+    return np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
+
+
+def look_ahead(
+    before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions | None = None
+) -> Outlook:
+    """How far the next micro-batch gets by the rules of this source alone, for the other sources of its query.
+
+    O(n log m), plus the loading of the blocks that its cut divides.
+    """
+    conditions = conditions or PlanConditions()
+    idle, complete = conditions.flags(len(before))
+    unread, horizon_us = before.positions < index.ends(), conditions.horizon_us
+    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    reach_us: int | None = None
+    if bounding.any():
+        reach_us = int(_reach(before, index, rules, complete)[bounding].min())
+    if horizon_us < MAX_WATERMARK:
+        reach_us = horizon_us if reach_us is None else min(reach_us, horizon_us)
+    bound = horizon_us
+    if reach_us is not None and rules.max_drift_us is not None:
+        bound = min(bound, saturating_add(reach_us, rules.max_drift_us))
+    if conditions.max_rows is not None:
+        bound, _ = _cut(index, before.positions, bound, conditions.max_rows)
+    leaves_some = horizon_us < MAX_WATERMARK or index.no_later_than(before.positions) > bound
+    return Outlook(bound if leaves_some else MAX_WATERMARK, reach_us)
 
 
 def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int | None) -> tuple[int, Int64Array]:

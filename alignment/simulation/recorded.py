@@ -20,6 +20,7 @@ from alignment.events import (
     BlocksIndexed,
     DrainStarted,
     Event,
+    LookedAhead,
     OpaqueBlockIndexed,
     PlanCommitted,
     Planned,
@@ -40,7 +41,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 __all__ = ["RecordedWorkload"]
 
 
-_NO_EVENTS: Final = (EngineStarted, MicroBatchPlan, PlanCommitted, Loaded, Located, WatermarkEmitted)
+_NO_EVENTS: Final = (EngineStarted, LookedAhead, MicroBatchPlan, PlanCommitted, Loaded, Located, WatermarkEmitted)
 
 
 class RecordedWorkload:

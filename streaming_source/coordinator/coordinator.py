@@ -14,6 +14,7 @@ from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
+from alignment.groups import Outlook
 from alignment.plan import MicroBatchPlan, total
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SplitRange
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 _FIRST_LOOKS_S: Final = 2.0
 _LOOK_S: Final = 1.0
 """How long a trigger that finds nothing waits for another look."""
+_OUTLOOK_S: Final = 2.0
+"""How long the last plan waits to see more of what a run reads, where other sources of the query go by that."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
 _NAMED: Final = 10
@@ -148,6 +151,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.host.added.clear()
         self._put_in_work(state)
         self.host.go_back(state.sequence, [split.split_id for split in state.unfinished()])
+
+    def join_group(self) -> None:
+        """Let the other sources of the query know of this one, before the first of them plans."""
+        if self._group is not None:
+            self._group.join()
 
     def drain(self) -> None:
         """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
@@ -344,6 +352,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._assign_waiting()
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
+            # So that Spark goes on to the next trigger, in which this source reads.
+            is_turn = is_turn or (group.lets_others_plan and engine.nearest_us() is not None)
         self.runtime.event_times.before_plan()
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
@@ -355,11 +365,23 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._read_us = now_us
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
+            # It may see more, so it comes first.
+            outlook = self._outlook(max_rows) if group.in_one_query and min_rows is None else None
             nearest_us = engine.nearest_us()
             # A source that has read all that a run reads does not count in the group.
             has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
-            group.report(None if has_ended else plan.slowest_us, nearest_us)
+            group.report(None if has_ended else plan.slowest_us, nearest_us, outlook)
         return is_news
+
+    def _outlook(self, max_rows: int | None) -> Outlook | None:
+        """How far the next plan gets, for the other sources of the query."""
+        event_times = self.runtime.event_times
+        if self.is_draining and not event_times.is_at_rest:
+            # All that was seen is planned: what is seen next decides how far the others go.
+            self.host.run_until(lambda: event_times.is_settled or event_times.is_at_rest, _OUTLOOK_S)
+            self._take_added()
+        knows_all = event_times.is_settled or event_times.is_at_rest
+        return self.runtime.engine.outlook(max_rows, knows_all=knows_all)
 
     def _may_wait_for_rows(self) -> bool:
         """Whether nothing speaks against it: no other source waits for this one, and more is not left unseen."""

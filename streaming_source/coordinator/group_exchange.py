@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import threading
-import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from alignment.explain import GroupMember
-from alignment.groups import SourceReport, is_waited_for, source_limit
+from alignment.groups import Outlook, SourceReport, Turn, awaits_first_turns, is_waited_for, next_rank, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
 
 __all__ = ["GroupExchange"]
 
 _log = logging.getLogger(__name__)
-
-_BUSY_S: Final = 0.1
-"""How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
 
 _LISTEN_S: Final = 0.05
 """How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,
@@ -32,26 +26,19 @@ and a backlog of two queries moves on by a drift each time (FLINK-37399)."""
 
 _TURNS: Final = 20
 _PAUSE_S: Final = 0.05
-"""How often a source that is being drained looks whether it may go on, and for how long each time, before it leaves."""
+"""How often a source that is being drained looks whether it may go on, and how long it waits each time for a report of
+another one, before it leaves."""
 
 _LEASE_INTERVALS: Final = 10
 _SHORTEST_LEASE_US: Final = 10_000_000
 _FOR_A_RUN_US: Final = 30 * 24 * 3600 * 1_000_000
 
-_TABLE: Final = """
-    CREATE TABLE IF NOT EXISTS report (
-        meeting TEXT, source TEXT, name TEXT, pid INTEGER, at_us INTEGER, until_us INTEGER,
-        max_drift_us INTEGER, watermark INTEGER, next_us INTEGER,
-        PRIMARY KEY (meeting, source)
-    ) WITHOUT ROWID
-"""
-
 
 class GroupExchange:
     """One source's part in a group of sources whose planners run on one host.
 
-    Each planner process writes its last `SourceReport` into a SQLite file that all planners of the application know,
-    reads those of the others, and takes its limit from them. A report counts for a *lease* from when it was written,
+    Each planner process writes its last `SourceReport` into a place that all planners of the application know, reads
+    those of the others, and takes its limit from them. A report counts for a *lease* from when it was written,
     and as long as the process that wrote it lives: a source that was stopped or killed releases the others at once, one
     that hangs after the lease. If nothing can be exchanged for that long the source goes on without the group.
 
@@ -60,29 +47,39 @@ class GroupExchange:
     its `source_id` is unique: two of one name stay two. `slowest` is, by this clock, the other member that counts with
     the smallest watermark; None if none counts. This source `is_waited_for` while another one has records that it may
     not read before this one goes on.
+
+    With `in_one_query` it has turns with the other members that are sources of the same query, which Spark plans one
+    after another; see `alignment.groups`. It `lets_others_plan` where its last plan, the first one, is to read nothing,
+    since sources of its query have not planned yet.
     """
 
     def __init__(
         self,
-        path: Path,
+        place: GroupPlace,
         group: str,
         max_drift_us: int,
         interval_us: int,
         now_us: Callable[[], int],
         is_alive: Callable[[int], bool] | None = None,
         name: str = "",
+        in_one_query: bool = False,
     ) -> None:
         self.name = name
+        self.source_id = uuid.uuid4().hex
         self.slowest: GroupMember | None = None
-        self.is_waited_for = False
-        self._path = path
+        self.is_waited_for = self.lets_others_plan = False
+        self.place = place
         self._group = group
         self._interval_us = interval_us
         self._lease_us = max(_LEASE_INTERVALS * interval_us, _SHORTEST_LEASE_US)
         self.now_us = now_us
         self._is_alive = is_alive or _is_alive
         self._lock = threading.Lock()
-        self._report = SourceReport(max_drift_us)
+        self.in_one_query = in_one_query
+        self._rank: int | None = None
+        self._report = SourceReport(max_drift_us, turn=Turn() if in_one_query else None)
+        self._reports = {self.source_id: self._report}
+        self._seen_version: object = None
         self._limit_us = MAX_WATERMARK
         self._last_exchange_us = self._last_try_us = now_us()
         self._has_warned = self._has_left = False
@@ -91,7 +88,6 @@ class GroupExchange:
         self._planned_limit_us: int = MAX_WATERMARK
         # While draining: at which limit it waits, since when, and for how many turns.
         self._held_at_us, self._held_since_us, self._turns = MAX_WATERMARK, 0, 0
-        self.source_id = uuid.uuid4().hex
 
     def start(self, calls: AsyncCalls) -> None:
         """Have the report renewed again and again.
@@ -100,6 +96,12 @@ class GroupExchange:
         takes longer than its lease.
         """
         calls.repeat(lambda: self.renew_when_due(reads=self._waits), min(self._interval_us / 1e6, _LISTEN_S))
+
+    def join(self) -> None:
+        """Let the other sources of the query know that this one will have turns, before the first of them plans."""
+        if self.in_one_query and self._rank is None:
+            with self._lock:
+                self._exchange()
 
     def drain(self) -> None:
         """Count as a member from now on, as slow as can be, until this source has planned, or its process has ended.
@@ -126,7 +128,7 @@ class GroupExchange:
             self._held_at_us, self._held_since_us, self._turns = self._planned_limit_us, self.now_us(), 0
         self._turns += 1
         if self._turns > 2:
-            time.sleep(_PAUSE_S)
+            self.place.wait_for_change(self._seen_version, _PAUSE_S)
         if self._turns <= _TURNS or self.now_us() - self._held_since_us < _SHORTEST_LEASE_US:
             return True
         _log.warning(
@@ -139,21 +141,47 @@ class GroupExchange:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the limit has moved since the last plan, and something waits to be read."""
-        return self._waits and self._limit_us != self._planned_limit_us
+        """Whether the limit has moved since the last plan, and something waits to be read. Some microseconds."""
+        if not self._waits:
+            return False
+        if self.in_one_query and self.place.version() != self._seen_version:
+            # Another source of the query may have planned in this very trigger.
+            with self._lock:
+                self._exchange(writes=False)
+        return self._limit_us != self._planned_limit_us
 
-    def report(self, watermark: int | None, next_us: int | None) -> int:
-        """Write how far this source is, and take its limit. From any thread; see `SourceReport`."""
+    def report(self, watermark: int | None, next_us: int | None, outlook: Outlook | None = None) -> int:
+        """Write how far this source is, and take its limit. From any thread; see `SourceReport`.
+
+        Without an `outlook` this source has no turn until it reports one.
+        """
         self._waits = next_us is not None
+        has_turn = self.in_one_query and (self._rank is None or outlook is not None)
+        turn = Turn(self._rank, outlook) if has_turn else None
         with self._lock:
-            self._report = SourceReport(self._report.max_drift_us, watermark, next_us)
+            self._report = SourceReport(self._report.max_drift_us, watermark, next_us, turn)
             return self._exchange()
 
     def renew(self) -> int:
-        """Renew the report, and take the limit of the next plan."""
+        """Renew the report, and take the limit of the next plan.
+
+        It is `MIN_WATERMARK` with the first plan, if another source of the query has not planned yet: how far that one
+        gets in the same trigger is not known.
+        """
         with self._lock:
-            self._planned_limit_us = self._exchange()
-            return self._planned_limit_us
+            limit_us = self._exchange()
+            self.lets_others_plan = False
+            if self.in_one_query and self._rank is None:
+                limit_us = self._take_rank()
+            self._planned_limit_us = limit_us
+            return limit_us
+
+    def _take_rank(self) -> int:
+        self._rank = next_rank(self.source_id, self._reports)
+        self.lets_others_plan = awaits_first_turns(self.source_id, self._reports)
+        self._report = replace(self._report, turn=Turn(self._rank))
+        limit_us = self._exchange()
+        return MIN_WATERMARK if self.lets_others_plan else limit_us
 
     def renew_when_due(self, *, reads: bool) -> int:
         """Renew the report once an interval has passed; the limit that was taken last. From any thread.
@@ -178,9 +206,8 @@ class GroupExchange:
         with self._lock:
             self._has_left = True
             try:
-                with closing(self._open()) as file, file:
-                    file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, self.source_id))
-            except sqlite3.Error as error:
+                self.place.remove(self._group, self.source_id)
+            except PlaceError as error:
                 _log.warning("alignment group %r: could not leave: %s; the lease will end", self._group, error)
 
     def _exchange(self, *, writes: bool = True) -> int:
@@ -188,71 +215,46 @@ class GroupExchange:
             return self._limit_us
         now_us = self.now_us()
         self._last_try_us = now_us if writes else self._last_try_us
+        # The first source of a query may take long to plan for the first time: until then nothing renews the reports of
+        # the others.
+        lease_us = _FOR_A_RUN_US if self.in_one_query and self._rank is None else self._lease_us
+        own = Member(self.source_id, self.name, os.getpid(), now_us, now_us + lease_us, self._report)
+        # Before the reports are read: what is written meanwhile is another version.
+        version = self.place.version()
         try:
-            with closing(self._open()) as file, file:
-                if writes:
-                    self._write(file, now_us)
-                reports = self._read(file, now_us)
-        except sqlite3.Error as error:
+            others = self.place.exchange(
+                self._group,
+                own if writes else None,
+                lambda member: member.until_us <= now_us or not self._is_alive(member.pid),
+            )
+        except PlaceError as error:
             self._warn(error)
             if now_us - self._last_exchange_us >= self._lease_us:
                 self._limit_us = MAX_WATERMARK
-        else:
-            self._has_warned = False
-            self._last_exchange_us = now_us
-            self._limit_us = source_limit(self.source_id, reports)
-            self.is_waited_for = is_waited_for(self.source_id, reports)
+            return self._limit_us
+        self._has_warned = False
+        self._last_exchange_us = now_us
+        self._seen_version = self.place.version() if writes else version
+        others = [member for member in others if member.source_id != self.source_id]
+        self._reports = {self.source_id: self._report, **{member.source_id: member.report for member in others}}
+        self._limit_us = source_limit(self.source_id, self._reports)
+        self.is_waited_for = is_waited_for(self.source_id, self._reports)
+        counting = [
+            GroupMember(self._group, one.name, one.pid, one.report.watermark, one.at_us, one.until_us)
+            for one in others
+            if one.report.watermark is not None
+        ]
+        self.slowest = min(counting, key=lambda member: member.watermark, default=None)
         return self._limit_us
 
-    def _write(self, file: sqlite3.Connection, now_us: int) -> None:
-        own = self._report
-        row = (self._group, self.source_id, self.name, os.getpid(), now_us, now_us + self._lease_us)
-        file.execute("BEGIN IMMEDIATE")
-        file.execute(
-            "INSERT OR REPLACE INTO report VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*row, own.max_drift_us, own.watermark, own.next_us),
-        )
-
-    def _read(self, file: sqlite3.Connection, now_us: int) -> dict[str, SourceReport]:
-        """The reports of the members that live; the next transaction that writes removes the others."""
-        found = file.execute(
-            "SELECT source, name, pid, at_us, until_us, max_drift_us, watermark, next_us FROM report WHERE meeting = ?",
-            (self._group,),
-        ).fetchall()
-        reports = {self.source_id: self._report}
-        members = []
-        for source_id, name, pid, at_us, until_us, *report in found:
-            if source_id == self.source_id:
-                continue
-            if until_us > now_us and self._is_alive(pid):
-                reports[source_id] = counting = SourceReport(*report)
-                if counting.watermark is not None:
-                    members.append(GroupMember(self._group, name, pid, counting.watermark, at_us, until_us))
-            elif file.in_transaction:
-                file.execute("DELETE FROM report WHERE meeting = ? AND source = ?", (self._group, source_id))
-        self.slowest = min(members, key=lambda member: member.watermark, default=None)
-        return reports
-
-    def _open(self) -> sqlite3.Connection:
-        # A connection for each exchange: one that is kept would be another process's after a fork.
-        file = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
-        try:
-            # Nothing here must survive the machine: reports are worth their lease.
-            file.execute("PRAGMA synchronous = OFF")
-            file.execute(_TABLE)
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def _warn(self, error: sqlite3.Error) -> None:
+    def _warn(self, error: PlaceError) -> None:
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
                 "alignment group %r: its members cannot be reached in %s: %s; the last limit holds for the lease of "
                 "%d s, then this source goes on without the group",
                 self._group,
-                self._path,
+                self.place,
                 error,
                 self._lease_us // 1_000_000,
             )

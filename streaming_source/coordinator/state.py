@@ -101,15 +101,15 @@ class ReadRules:
     """What the user decided; the strategy, and what the planner makes of it.
 
     Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
-    `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group` names an
-    alignment group that other sources of the application may be in. It `counts_late` where late records are taken out
-    of the frame, and so their number must be exact; `routes_late` where a query of their own reads them. It `reports`
-    where event times of a source without an index are learnt from what its readers report, and not by reading ahead:
-    of up to `read_ahead_rows` records over all splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned`
-    lets it be read ahead with a `SplitReader` of several splits that cannot pause any. A micro-batch waits until
-    `min_rows` records are there, but for no longer than `max_delay_us` after the last one with records. A bounded
-    source that `ends_twice` announces its end once more in a micro-batch of its own. Records whose event times are
-    outside of `times` are not wanted.
+    `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group`
+    names an alignment group that other sources of the application may be in, all of them `in_one_query` if that is
+    set. It `counts_late` where late records are taken out of the frame, and so their number must be exact;
+    `routes_late` where a query of their own reads them. It `reports` where event times of a source without an index
+    are learnt from what its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
+    splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
+    of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
+    longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
+    once more in a micro-batch of its own. Records whose event times are outside of `times` are not wanted.
     """
 
     strategy: WatermarkStrategy
@@ -118,6 +118,7 @@ class ReadRules:
     max_future_skew_us: int | None = None
     announces: bool = False
     group: str | None = None
+    in_one_query: bool = False
     counts_late: bool = False
     routes_late: bool = False
     reports: bool = False

@@ -29,6 +29,7 @@ class FrameKeywords(TypedDict, total=False):
     include_metadata: bool
     event_time_from: datetime | date | str
     event_time_until: datetime | date | str
+    alignment_scope: Literal["application", "query"]
     max_rows_per_trigger: int | None
     min_rows_per_trigger: int | None
     max_trigger_delay: timedelta | str

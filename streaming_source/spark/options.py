@@ -207,6 +207,13 @@ class FrameOptions:
     include_metadata: bool = option_field(
         False, "includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."
     )
+    alignment_scope: str = option_field(
+        "application",
+        "alignmentScope",
+        choice("application", "query"),
+        "With an alignment group: where its other sources are. `query`: they are all in this query, whose sources plan "
+        "one event time together, so that drift costs no micro-batches. Each of them must have it.",
+    )
     max_rows: int | None = option_field(
         None, "maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."
     )
@@ -396,6 +403,12 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")
     if options.reports:
         _check_reports(strategy, options)
+    group = None if strategy.alignment is None else strategy.alignment.group
+    if options.alignment_scope == "query" and group is None:
+        raise OptionError(
+            "option alignmentScope = 'query' needs an alignment group, which the sources of the query have in common; "
+            "give alignmentGroup and maxDrift, or with_watermark_alignment of the strategy"
+        )
     planning = PlanningRules(
         out_of_orderness_us=bound_us,
         max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
@@ -410,7 +423,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         FAR_US if options.watermark_rows else None,
         options.max_future_skew_us,
         announces=options.watermark_rows,
-        group=None if strategy.alignment is None else strategy.alignment.group,
+        group=group,
+        in_one_query=options.alignment_scope == "query",
         counts_late=options.late in ("drop", "route"),
         routes_late=options.late == "route",
         reports=options.reports,

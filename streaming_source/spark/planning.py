@@ -118,6 +118,10 @@ class StreamPlanning:
         # Of the states handed out last: partitions() asks for two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
 
+    def join_group(self) -> None:
+        with self._turn:
+            self._coordinator.join_group()
+
     def drain(self) -> None:
         with self._turn:
             self._coordinator.drain()
@@ -307,9 +311,17 @@ def _group_exchange(rules: ReadRules, name: str) -> GroupExchange | None:
             "one source"
         )
     from streaming_source.coordinator.group_exchange import GroupExchange
+    from streaming_source.coordinator.group_place import GroupPlace
 
-    place, drift_us = Path(folders.split(",")[0]) / "watermark-alignment.sqlite", alignment.max_drift_us
-    return GroupExchange(place, rules.group, drift_us, alignment.update_interval_us, monotonic_us, name=name)
+    return GroupExchange(
+        GroupPlace(Path(folders.split(",")[0]) / "watermark-alignment.sqlite"),
+        rules.group,
+        alignment.max_drift_us,
+        alignment.update_interval_us,
+        monotonic_us,
+        name=name,
+        in_one_query=rules.in_one_query,
+    )
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:

@@ -93,7 +93,11 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         return OffsetCodec(self.source).encode(SourceState.initial())
 
+    @plainly
     def getDefaultReadLimit(self) -> ReadLimit:
+        if self.rules.in_one_query:
+            # Spark calls this of each source of a query before it plans any.
+            self._planning.join_group()
         max_rows = self.shaper.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 

@@ -15,6 +15,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
+from streaming_source.coordinator.group_place import GroupPlace
 
 INTERVAL_US = 1_000_000
 LEASE_US = 10_000_000
@@ -35,7 +36,7 @@ def clock() -> Clock:
 @pytest.fixture
 def join(tmp_path: Path, clock: Clock) -> Callable[..., GroupExchange]:
     def member(group: str = "g", drift: int = 10, is_alive: Callable[[int], bool] | None = None) -> GroupExchange:
-        return GroupExchange(tmp_path / "meeting", group, drift, INTERVAL_US, clock, is_alive)
+        return GroupExchange(GroupPlace(tmp_path / "meeting"), group, drift, INTERVAL_US, clock, is_alive)
 
     return member
 
@@ -112,14 +113,15 @@ def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Pa
     fast._last_try_us = clock.now_us
     assert fast.renew_when_due(reads=True) == MAX_WATERMARK
     with closing(sqlite3.connect(tmp_path / "meeting")) as file:
-        assert file.execute("SELECT count(*) FROM report").fetchone() == (2,)
+        assert file.execute("SELECT count(*) FROM member").fetchone() == (2,)
 
 
 _MEMBER = """
 import sys, time
 from pathlib import Path
 from streaming_source.coordinator.group_exchange import GroupExchange
-meeting = GroupExchange(Path(sys.argv[1]), "g", 10, 1_000_000, lambda: 50_000_000)
+from streaming_source.coordinator.group_place import GroupPlace
+meeting = GroupExchange(GroupPlace(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
 meeting.report(200, 201)
 print("in", flush=True)
 time.sleep(600)

@@ -12,6 +12,7 @@ from alignment.plan import PlanningRules
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange
+from streaming_source.coordinator.group_place import GroupPlace
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.source import Element
 
@@ -36,6 +37,7 @@ class Planned:
         min_rows: int | None = None,
         max_delay_us: int = 0,
         available_now: bool = False,
+        in_one_query: bool = False,
     ) -> None:
         self.source = TestingSource(splits, clock=group.clock, bounded=bounded, records_per_fetch=1000)
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 us")
@@ -45,6 +47,7 @@ class Planned:
         self._max_rows = max_rows
         self._min_rows, self._max_delay_us = min_rows, max_delay_us
         self._available_now = available_now
+        self._in_one_query = in_one_query
         self._positions: dict[str, int] = {}
         self._begin(SourceState.initial())
 
@@ -117,8 +120,11 @@ class Planned:
             read_ahead_rows=1000,
             min_rows=self._min_rows,
             max_delay_us=self._max_delay_us,
+            in_one_query=self._in_one_query,
         )
-        self.meeting = self._group.meeting(alignment.max_drift_us, alignment.update_interval_us)
+        self.meeting = self._group.meeting(
+            alignment.max_drift_us, alignment.update_interval_us, in_one_query=self._in_one_query
+        )
         self._workers = InlineWorkers(self._group.clock)
         self.planning: SourceCoordinator[Any, Any] = SourceCoordinator(
             self.source,
@@ -130,6 +136,7 @@ class Planned:
         )
         if self._available_now:
             self.planning.drain()
+        self.planning.join_group()
         self.planning.restore(state)
 
 
@@ -147,8 +154,9 @@ class Group:
         self.members.append(member)
         return member
 
-    def meeting(self, max_drift_us: int, interval_us: int) -> GroupExchange:
-        return GroupExchange(self.folder / "meeting", "pair", max_drift_us, interval_us, self.clock.now_us)
+    def meeting(self, max_drift_us: int, interval_us: int, *, in_one_query: bool = False) -> GroupExchange:
+        place = GroupPlace(self.folder / "meeting")
+        return GroupExchange(place, "pair", max_drift_us, interval_us, self.clock.now_us, in_one_query=in_one_query)
 
     def end(self, source_id: str) -> None:
         """What the next exchange does when a member's process is gone; here all are one process."""

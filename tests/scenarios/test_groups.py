@@ -145,17 +145,20 @@ def test_sources_of_one_name_do_not_speak_for_each_other(group: Group) -> None:
 
 
 class Counted:
-    """How often a source has said how far it is, or done something else."""
+    """How often a source has reported how far it is; with a `method`, how often it has called that one instead."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str = "_write") -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str | None = None) -> None:
         self.times = 0
-        call: Callable[..., Any] = getattr(meeting, method)
+        owner: Any = meeting.place if method is None else meeting
+        name = method or "exchange"
+        call: Callable[..., Any] = getattr(owner, name)
 
         def counting(*arguments: Any, **options: Any) -> Any:
-            self.times += 1
+            # An exchange without a report of its own only reads.
+            self.times += method is not None or arguments[1] is not None
             return call(*arguments, **options)
 
-        monkeypatch.setattr(meeting, method, counting)
+        monkeypatch.setattr(owner, name, counting)
 
 
 def test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back(

@@ -126,6 +126,7 @@ FRAME: Final = (
     ),
     _may("watermarkRows", "true", None, f"from the exact to a plain `withWatermark`: {_WATERMARKS}"),
     _may("includeMetadata", "true", "true", "none here; Spark refuses other columns where its own state has them"),
+    _may("alignmentScope", None, "query", _NO_STATE, alignmentGroup="both", maxDrift="1 hour"),
     _may("maxRowsPerTrigger", "5", "2", _NO_STATE),
     _may("maxRowsPerTrigger", "5", None, _NO_STATE),
     _may("minRowsPerTrigger", None, "2", _NO_STATE),

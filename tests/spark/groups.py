@@ -22,6 +22,7 @@ from alignment import WatermarkStrategy
 from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.connectors.files import FileSource
+from streaming_source.coordinator.group_place import Member
 from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file, write_logs
 
 DRIFT = 60 * SECOND
@@ -160,10 +161,16 @@ def _members(spark: SparkSession) -> dict[int, SourceReport]:
     (folder,) = Path(spark.conf.get("spark.local.dir") or "").rglob("blockmgr-*")
     with closing(sqlite3.connect(folder / "watermark-alignment.sqlite")) as file:
         try:
-            rows = file.execute("SELECT pid, max_drift_us, watermark, next_us FROM report").fetchall()
+            rows = file.execute("SELECT report FROM member").fetchall()
         except sqlite3.OperationalError:
             return {}  # nobody was there yet
-    return {pid: SourceReport(*report) for pid, *report in rows}
+    members = [Member.from_json(text) for (text,) in rows]
+    return {member.pid: member.report for member in members}
+
+
+def planners(spark: SparkSession) -> list[int]:
+    """The processes of the members of all groups."""
+    return list(_members(spark))
 
 
 def _planner_at(spark: SparkSession, watermark: int) -> int | None:

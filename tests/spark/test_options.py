@@ -51,7 +51,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str
 
 
 def test_a_name_that_is_near_nothing_is_refused_with_all_of_them() -> None:
-    with pytest.raises(OptionError, match=r"unknown option 'zzz'\. Known options: alignmentGroup, allow.*, bounded"):
+    with pytest.raises(OptionError, match=r"unknown option 'zzz'\. Known options: alignmentGroup, .*, bounded"):
         ALL.parse({"zzz": "1"})
 
 

@@ -1,0 +1,140 @@
+"""Sources of one query plan one event time together: drift between two joined backlogs costs no micro-batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming_source import read_stream
+from tests.spark.groups import planners
+from tests.spark.support import SECOND, T0, Logs, Run, available_now, end_offset, eventually, write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ROWS = 100
+DRIFT = 10 * SECOND
+
+
+def load(spark: SparkSession, folder: Path, name: str, rows: int = ROWS) -> DataFrame:
+    reader = read_stream(spark).format("aligned_files").name(name)
+    reader = reader.options(eventTimeColumn="ts", maxOutOfOrderness="2 seconds", numReaders=1, maxRowsPerTrigger=rows)
+    reader = reader.options(alignmentGroup=folder.name, alignmentScope="query", maxDrift="10 seconds")
+    return reader.load(str(folder / name))
+
+
+def joined(spark: SparkSession, folder: Path) -> DataFrame:
+    left = load(spark, folder, "left").select(F.col("ts").alias("lt"), F.col("k").alias("lk"))
+    right = load(spark, folder, "right").select(F.col("ts").alias("rt"), F.col("k").alias("rk"))
+    at_once = F.expr("lt = rt and rt between lt - interval 1 second and lt")
+    return left.join(right, at_once).select(F.unix_micros("lt"), F.unix_micros("rt"))
+
+
+def write(folder: Path, logs: Logs) -> None:
+    for name, times in logs.items():
+        write_file(folder / name / "log" / "0.parquet", times, name)
+
+
+def expected(logs: Logs) -> list[tuple[int, int]]:
+    count = Counter(logs["left"].tolist())
+    return sorted((t, t) for t in logs["right"].tolist() for _ in range(count[t]))
+
+
+def reached(checkpoint: Path) -> list[tuple[int, int]]:
+    """Where the watermarks of both sources stood after each micro-batch, by the offset log."""
+    logged = sorted(
+        (file for file in (checkpoint / "offsets").iterdir() if file.name.isdigit()), key=lambda f: int(f.name)
+    )
+    found = [[json.loads(line)["watermark"] for line in file.read_text().splitlines()[2:]] for file in logged]
+    return [(left, right) for left, right in found if left is not None and right is not None]
+
+
+def check_drift(checkpoint: Path, logs: Logs) -> None:
+    """Neither is ahead by more than the drift, after any micro-batch, until one has ended."""
+    end = min(int(times[-1]) for times in logs.values()) - 4 * SECOND
+    apart = [abs(left - right) for left, right in reached(checkpoint) if max(left, right) < end]
+    assert len(apart) > 2
+    assert max(apart) <= DRIFT
+
+
+@pytest.mark.parametrize(
+    "trigger", [pytest.param("available now"), pytest.param("again and again", marks=pytest.mark.soak)]
+)
+def test_a_join_of_two_backlogs_takes_the_micro_batches_of_its_read_limits(
+    spark: SparkSession, tmp_path: Path, trigger: str
+) -> None:
+    """A second for each record: the present way would take one micro-batch for each drift, 80 of them."""
+    logs = {name: T0 + np.arange(800, dtype=np.int64) * SECOND for name in ("left", "right")}
+    write(tmp_path, logs)
+    if trigger == "available now":
+        run = available_now(spark, joined(spark, tmp_path), tmp_path / "cp")
+    else:
+        run = Run(spark, joined(spark, tmp_path), tmp_path / "cp").caught_up()
+    planned = [progress for progress in run.progress if progress["numInputRows"]]
+    assert len(planned) <= 11
+    assert run.rows == expected(logs)
+    check_drift(tmp_path / "cp", logs)
+    # Rows that wait for the other side: of one micro-batch, and of the time for which they may match.
+    kept = [sum(operator["numRowsTotal"] for operator in progress["stateOperators"]) for progress in planned]
+    assert max(kept) <= 2 * ROWS + 2 * 10
+
+
+def test_the_first_micro_batch_is_aligned_where_one_source_begins_later(spark: SparkSession, tmp_path: Path) -> None:
+    logs = {
+        "left": T0 + np.arange(300, 500, dtype=np.int64) * SECOND,
+        "right": T0 + np.arange(500, dtype=np.int64) * SECOND,
+    }
+    write(tmp_path, logs)
+    run = Run(spark, joined(spark, tmp_path), tmp_path / "cp")
+    eventually(lambda: run.progress, "the first micro-batch", run.query)
+    first = run.progress[0]
+    assert end_offset(first, 0)["watermark"] >= int(logs["left"][0]) - 1 - DRIFT
+    assert first["numInputRows"] <= ROWS + 2
+    run.caught_up()
+    assert run.rows == expected(logs)
+    # The one that begins later has read nothing, as long as the other is behind its first record.
+    begin = int(logs["left"][0])
+    before = [left for left, right in reached(tmp_path / "cp") if right < begin - 3 * SECOND]
+    assert len(before) > 2
+    assert set(before) == {begin - 1}
+
+
+def kill_some_planners(spark: SparkSession, run: Run, after: int, rng: np.random.Generator) -> None:
+    """After so many micro-batches; the query fails, unless none of its planners was among them."""
+    with suppress(StreamingQueryException):
+        eventually(lambda: len(run.progress) >= after or not run.query.isActive, "some micro-batches")
+        for pid in planners(spark):
+            if rng.random() < 0.7:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        run.query.processAllAvailable()
+    run.query.stop()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_planners_change_neither_the_result_nor_the_drift(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    logs = {
+        name: T0 + SECOND * np.sort(rng.integers(0, 600, int(rng.integers(300, 900)))) for name in ("left", "right")
+    }
+    write(tmp_path, logs)
+    trigger = {"availableNow": True} if seed % 2 else None
+    for _ in range(5):
+        run = Run(spark, joined(spark, tmp_path), tmp_path / "cp", trigger=trigger, files=tmp_path / "out")
+        kill_some_planners(spark, run, int(rng.integers(0, 4)), rng)
+    available_now(spark, joined(spark, tmp_path), tmp_path / "cp", files=tmp_path / "out")
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted(map(tuple, rows)) == expected(logs)
+    check_drift(tmp_path / "cp", logs)
