@@ -32,7 +32,7 @@ from alignment.plan import (
     total,
 )
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, bounded_watermark, saturating_add
 
 __all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch"]
 
@@ -62,7 +62,11 @@ def plan_micro_batch(
     available = index.ends()
     unread = before.positions < available
 
-    bound, bounding = _alignment_bound(before, index, rules, idle, complete, unread, conditions.draining)
+    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    bound = MAX_WATERMARK
+    if rules.max_drift_us is not None and bounding.any():
+        reach = _reach(before, index, rules, conditions)
+        bound = saturating_add(int(reach[bounding].min()), rules.max_drift_us)
     limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
     group_limit_us = min(group_limit_us, horizon_us)
     aligned = bound = min(bound, group_limit_us)
@@ -100,36 +104,25 @@ def plan_micro_batch(
     )
 
 
-def _alignment_bound(
-    before: SplitTable,
-    index: EventTimeIndex,
-    rules: PlanningRules,
-    idle: BoolArray,
-    complete: BoolArray,
-    unread: BoolArray,
-    draining: bool,
-) -> tuple[int, BoolArray]:
-    """`min(reach) + max_drift`, and the splits that set it.
+def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions) -> Int64Array:
+    """The watermark that each split would have if all that it has now were read, `int64[n]`.
 
     A split that gets no more records holds nothing back once its last one is read: it reaches as far as its latest
-    record, and when all is read it bounds nothing.
+    record. Where nothing comes after all that is known, it bounds nothing: a plan reads it up to the same event time as
+    the others, or to its end.
     """
-    bounding = bounding_splits(rules, unread, idle, complete, draining)
-    if rules.max_drift_us is None or not bounding.any():
-        return MAX_WATERMARK, bounding
-    reach_us = int(_reach(before, index, rules, complete)[bounding].min())
-    return saturating_add(reach_us, rules.max_drift_us), bounding
-
-
-def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, complete: BoolArray) -> Int64Array:
-    """The watermark that each split would have if all that it has now were read, `int64[n]`."""
+    _, complete = conditions.flags(len(before))
     latest = index.latest_times(before.positions)
     if rules.out_of_orderness_us is None:
-        return np.maximum(before.watermarks, latest)
-    bound_us = rules.out_of_orderness_us
-    reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
-    to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
-    return np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
+        reach = np.maximum(before.watermarks, latest)
+    else:
+        bound_us = rules.out_of_orderness_us
+        reach = np.maximum(before.watermarks, bounded_watermark(latest, bound_us))
+        to_the_end = np.minimum(reach, MAX_WATERMARK - bound_us) + bound_us
+        reach = np.where(complete, np.minimum(to_the_end, MAX_WATERMARK - 1) + 1, reach)
+    if rules.bounded and conditions.no_more_splits:
+        reach = np.where(complete, MAX_WATERMARK, reach)
+    return reach
 
 
 def look_ahead(
@@ -145,7 +138,8 @@ def look_ahead(
     bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
     reach_us: int | None = None
     if bounding.any():
-        reach_us = int(_reach(before, index, rules, complete)[bounding].min())
+        smallest_us = int(_reach(before, index, rules, conditions)[bounding].min())
+        reach_us = None if smallest_us == MAX_WATERMARK else smallest_us
     if horizon_us < MAX_WATERMARK:
         reach_us = horizon_us if reach_us is None else min(reach_us, horizon_us)
     bound = horizon_us

@@ -87,7 +87,8 @@ def naive_plan(
 
     bound = MAX_WATERMARK
     if rules.max_drift_us is not None and bounding:
-        bound = clamp(min(_reach(splits[i], rules) for i in bounding) + rules.max_drift_us)
+        ends_all = rules.bounded and no_more_splits
+        bound = clamp(min(_reach(splits[i], rules, ends_all) for i in bounding) + rules.max_drift_us)
     why = LimitedBy.HORIZON if horizon < min(bound, group_limit) else LimitedBy.DRIFT
     group_limit = min(group_limit, horizon)
     bound = limit = min(bound, group_limit)
@@ -150,7 +151,10 @@ def naive_combined(
     return combined if horizon == MAX_WATERMARK else min(combined, clamp(horizon - 1))
 
 
-def _reach(split: NaiveSplit, rules: PlanningRules) -> int:
+def _reach(split: NaiveSplit, rules: PlanningRules, ends_all: bool) -> int:
+    if ends_all and split.complete:
+        # It is cut where the others are, or is finished.
+        return MAX_WATERMARK
     latest = NO_TIMESTAMP
     if split.unread:
         latest = max(split.times[i] for i in split.begun(split.position))

@@ -14,7 +14,7 @@ from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Fetching
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.planning import AlignedInputPartition
-from streaming_source.testing import Gap, Pause, SourceHarness, TestingSource
+from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY, available, coordinator
 
@@ -149,6 +149,16 @@ def test_co_10_with_no_more_splits_alignment_goes_on_and_all_records_come(max_ro
     batches = reading.run()
     times = [record.time_us for batch in batches for record in batch.all_records]
     assert sorted(times) == list(range(101))
+
+
+def test_the_ends_of_splits_cost_a_bounded_source_no_micro_batches() -> None:
+    """Each of them stopped the plan a drift behind it: a year of hourly files was 8,760 micro-batches."""
+    splits: dict[str, list[Element]] = {f"{i:02}": [*range(100 * i, 100 * (i + 1)), EOF] for i in range(20)}
+    source = TestingSource(splits, bounded=True, records_per_fetch=2_000)
+    reading = SourceHarness(source, aligned("10 us"), clock=source.clock, readers=2)
+    batches = [batch for batch in reading.run() if batch.all_records]
+    assert sum(len(batch.all_records) for batch in batches) == 2_000
+    assert len(batches) <= 2
 
 
 def test_al_10_a_source_without_splits_says_nothing_whatever_time_passes() -> None:
