@@ -11,7 +11,8 @@ from benchmarks.report import Report
 
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
 QUICK = ("planning", "many_files", "tables", "gateway", "fetching", "parquet", "replay", "starting")
-ALL = ("kafka", *QUICK, "audit", "batch_range", "files", "flink", "object_store", "monitoring", "capacity", "memory")
+PEERS = ("audit", "batch_range", "files", "flink", "backlog", "object_store")
+ALL = ("kafka", *QUICK, *PEERS, "monitoring", "capacity", "memory")
 
 
 def main() -> None:

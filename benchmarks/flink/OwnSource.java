@@ -7,11 +7,16 @@ import java.time.Duration;
 import java.time.LocalDate;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Scanner;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
@@ -26,6 +31,8 @@ import org.apache.flink.api.connector.source.SourceSplit;
 import org.apache.flink.api.connector.source.SplitEnumerator;
 import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.api.java.tuple.Tuple2;
+import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.core.io.InputStatus;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
@@ -38,8 +45,9 @@ import org.apache.flink.util.Collector;
 /**
  * The windowed count from a source of our own: a directory is a split, with a watermark of its own.
  *
- * <p>For each line `PARALLELISM DISORDER_MS FOLDER OUTPUT` that it is given it runs a job, writes the windows, and prints
- * the seconds of the job.
+ * <p>For each line `PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER FOLDER OUTPUT` that it is given it runs a job, writes the
+ * windows, and prints the seconds of the job, how far directories were apart in milliseconds, and the most windows that
+ * were open. Without alignment the drift is -1.
  */
 public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Directory, Void> {
 
@@ -56,26 +64,36 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         while (jobs.hasNext()) {
             int parallelism = jobs.nextInt();
             Duration disorder = Duration.ofMillis(jobs.nextLong());
+            long driftMs = jobs.nextLong();
+            int buffer = jobs.nextInt();
             String folder = jobs.next();
             Path output = Path.of(jobs.next());
             long began = System.nanoTime();
-            List<String> windows = count(parallelism, disorder, folder);
+            Seen.forget();
+            List<String> windows = count(parallelism, disorder, driftMs, buffer, folder);
             double seconds = (System.nanoTime() - began) / 1e9;
             Files.createDirectories(output);
             Files.write(output.resolve("windows"), windows);
-            System.out.println("seconds " + seconds);
+            System.out.println("seconds " + seconds + " " + Seen.apartMs.get() + " " + Seen.mostOpen.get());
         }
     }
 
-    private static List<String> count(int parallelism, Duration disorder, String folder) throws Exception {
-        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment();
+    private static List<String> count(int parallelism, Duration disorder, long driftMs, int buffer, String folder)
+            throws Exception {
+        Configuration configuration = new Configuration();
+        configuration.set(PipelineOptions.WATERMARK_ALIGNMENT_BUFFER_SIZE, buffer);
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
         env.setParallelism(parallelism);
         env.getConfig().enableObjectReuse();
+        WatermarkStrategy<Tuple2<Long, Long>> strategy = WatermarkStrategy.forBoundedOutOfOrderness(disorder);
+        if (driftMs >= 0) {
+            strategy = strategy.withWatermarkAlignment("directories", Duration.ofMillis(driftMs));
+        }
         List<String> windows = new ArrayList<>();
         try (CloseableIterator<String> found =
                 env.fromSource(
                                 new OwnSource(folder),
-                                WatermarkStrategy.forBoundedOutOfOrderness(disorder),
+                                strategy,
                                 "own",
                                 Types.TUPLE(Types.LONG, Types.LONG))
                         .keyBy(record -> record.f1, Types.LONG)
@@ -193,6 +211,8 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         private final ArrayDeque<OpenDirectory> open = new ArrayDeque<>();
         private final Map<String, SourceOutput<Tuple2<Long, Long>>> outputs = new HashMap<>();
         private final CompletableFuture<Void> allThere = new CompletableFuture<>();
+        private final Set<String> paused = new HashSet<>();
+        private CompletableFuture<Void> resumed = CompletableFuture.completedFuture(null);
 
         Reader(SourceReaderContext context) {
             this.context = context;
@@ -204,6 +224,7 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         @Override
         public void addSplits(List<Directory> splits) {
             splits.forEach(split -> open.add(new OpenDirectory(split)));
+            splits.forEach(split -> Seen.latestMs.put(split.splitId(), Long.MIN_VALUE));
         }
 
         @Override
@@ -213,7 +234,14 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
 
         @Override
         public CompletableFuture<Void> isAvailable() {
-            return allThere;
+            return allThere.isDone() ? resumed : allThere;
+        }
+
+        @Override
+        public void pauseOrResumeSplits(Collection<String> toPause, Collection<String> toResume) {
+            paused.addAll(toPause);
+            paused.removeAll(toResume);
+            resumed.complete(null);
         }
 
         @Override
@@ -225,14 +253,27 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
                 // All of them before the first record: each holds the watermark.
                 open.forEach(one -> outputs.put(one.splitId, output.createOutputForSplit(one.splitId)));
             }
-            OpenDirectory next = open.poll();
-            if (next == null) {
+            if (open.isEmpty()) {
                 return InputStatus.END_OF_INPUT;
+            }
+            OpenDirectory next = null;
+            for (int i = 0; i < open.size() && next == null; i++) {
+                OpenDirectory one = open.poll();
+                if (paused.contains(one.splitId)) {
+                    open.add(one);
+                } else {
+                    next = one;
+                }
+            }
+            if (next == null) {
+                resumed = new CompletableFuture<>();
+                return InputStatus.NOTHING_AVAILABLE;
             }
             if (next.emit(outputs.get(next.splitId))) {
                 open.add(next);
             } else {
                 output.releaseOutputForSplit(next.splitId);
+                Seen.latestMs.remove(next.splitId);
             }
             return InputStatus.MORE_AVAILABLE;
         }
@@ -250,6 +291,7 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         final String splitId;
         private final ArrayDeque<String> files;
         private BufferedReader file = new BufferedReader(BufferedReader.nullReader());
+        private long latestMs = Long.MIN_VALUE;
         private int date;
         private long dateMs;
 
@@ -274,7 +316,9 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
                 long ms = time(line);
                 long key = Long.parseLong(line, 24, line.indexOf(',', 24), 10);
                 output.collect(Tuple2.of(ms, key), ms);
+                latestMs = Math.max(latestMs, ms);
             }
+            Seen.read(splitId, latestMs);
             return true;
         }
 
@@ -297,9 +341,34 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         }
     }
 
+    /** What all tasks of a job have seen, in one process. */
+    private static final class Seen {
+        static final Map<String, Long> latestMs = new ConcurrentHashMap<>();
+        static final AtomicLong apartMs = new AtomicLong();
+        static final AtomicLong open = new AtomicLong();
+        static final AtomicLong mostOpen = new AtomicLong();
+
+        static void forget() {
+            latestMs.clear();
+            apartMs.set(0);
+            open.set(0);
+            mostOpen.set(0);
+        }
+
+        /** How far a directory is before the one that is least far, of those that are not read to their ends. */
+        static void read(String splitId, long ms) {
+            latestMs.put(splitId, ms);
+            long least = latestMs.values().stream().min(Long::compare).orElse(ms);
+            if (least > Long.MIN_VALUE) {
+                apartMs.accumulateAndGet(ms - least, Math::max);
+            }
+        }
+    }
+
     private static final class Count implements AggregateFunction<Tuple2<Long, Long>, Long, Long> {
         @Override
         public Long createAccumulator() {
+            Seen.mostOpen.accumulateAndGet(Seen.open.incrementAndGet(), Math::max);
             return 0L;
         }
 
@@ -322,6 +391,7 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
     private static final class Line extends ProcessWindowFunction<Long, String, Long, TimeWindow> {
         @Override
         public void process(Long key, Context context, Iterable<Long> counts, Collector<String> output) {
+            Seen.open.decrementAndGet();
             output.collect(context.window().getStart() + "," + key + "," + counts.iterator().next());
         }
     }

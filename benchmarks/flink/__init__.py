@@ -51,7 +51,7 @@ Windows = npt.NDArray[np.int64]
 def run(report: Report, folder: Path, *, quick: bool) -> None:
     rows, rounds = (1_000_000, 3) if quick else (8_000_000, 5)
     try:
-        python = _environment()
+        python = environment()
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"\nFlink is not measured: its environment cannot be made: {error}", flush=True)
         return
@@ -125,10 +125,11 @@ def _write(inputs: dict[str, Path], rows: int) -> dict[str, Windows]:
                 path = inputs[name] / f"split-{split}" / f"part-{part}.csv"
                 csv.write_csv(whole.slice(begin, end - begin), path, csv.WriteOptions(include_header=False))
             found[name].append(whole.slice(0, size))
-    return {name: _counted(pa.concat_tables(tables)) for name, tables in found.items()}
+    return {name: counted(pa.concat_tables(tables)) for name, tables in found.items()}
 
 
-def _counted(records: pa.Table) -> Windows:
+def counted(records: pa.Table) -> Windows:
+    """The windows that numpy counts."""
     ms = records["ts"].cast(pa.int64()).to_numpy()
     pairs = np.stack([ms - ms % WINDOW_MS, records["key"].to_numpy()], axis=1)
     windows, counts = np.unique(pairs, axis=0, return_counts=True)
@@ -161,7 +162,7 @@ def _on_spark(spark: Any, folder: Path) -> dict[str, Job]:
             found = spark.table(name).select(F.unix_millis("window.start"), "key", "count").toArrow()
             spark.catalog.dropTempView(name)
             shutil.rmtree(folder / name)
-            return seconds, _sorted(found)
+            return seconds, sorted_windows(found)
 
         return count
 
@@ -178,36 +179,53 @@ def _on_spark(spark: Any, folder: Path) -> dict[str, Job]:
 
 def _flink(stack: ExitStack, python: Path, folder: Path) -> dict[str, Job]:
     pyflink = next(python.parents[1].glob("lib/python*/site-packages/pyflink"))
-    jobs = stack.enter_context(_process(str(python), str(HERE / "jobs.py")))
+    jobs = stack.enter_context(process(str(python), str(HERE / "jobs.py")))
 
-    def job(process: subprocess.Popen[str], *words: str) -> Job:
+    def job(runner: subprocess.Popen[str], *words: str) -> Job:
         def count(data: Path) -> tuple[float, Windows]:
             output = folder / uuid4().hex
-            seconds = _ask(process, *words, str(data), str(output))
-            names = csv.ReadOptions(column_names=["start_ms", "key", "count"])
-            files = [file for file in output.rglob("*") if file.is_file() and file.stat().st_size]
-            found = pa.concat_tables([csv.read_csv(file, names) for file in files])
-            shutil.rmtree(output)
-            return seconds, _sorted(found)
+            seconds = float(ask(runner, *words, str(data), str(output))[0])
+            found = written_windows(output)
+            return seconds, found
 
         return count
 
     found = {BATCH: job(jobs, "batch", str(PARALLELISM)), STREAM: job(jobs, "streaming", str(PARALLELISM))}
     found[DATA_STREAM] = job(jobs, "data-stream", str(PARALLELISM))
-    java_home = os.environ.get("JAVA_HOME")
-    if javac := shutil.which("javac", path=f"{java_home}/bin" if java_home else None):
-        libraries = f"{pyflink}/lib/*"
-        subprocess.run([javac, "-cp", libraries, "-d", folder / "classes", HERE / "OwnSource.java"], check=True)
-        java = [str(Path(javac).with_name("java")), "-cp", f"{folder / 'classes'}:{libraries}"]
-        java.append(f"-Dlog4j.configurationFile={pyflink}/conf/log4j.properties")
-        own = stack.enter_context(_process(*java, f"-Dlog.file={folder / 'flink.log'}", "OwnSource"))
-        found[OWN] = job(own, str(PARALLELISM), str(DISORDER_MS))
+    if own := own_source(pyflink, folder):
+        runner = stack.enter_context(process(*own))
+        found[OWN] = job(runner, str(PARALLELISM), str(DISORDER_MS), NO_ALIGNMENT, "0")
     else:
         print(f"\n{OWN} is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
     return found
 
 
-def _environment() -> Path:
+NO_ALIGNMENT = "-1"
+
+
+def own_source(pyflink: Path, folder: Path) -> list[str]:
+    """Compile the source that is written by hand, and return how it is run; nothing where there is no `javac`."""
+    java_home = os.environ.get("JAVA_HOME")
+    javac = shutil.which("javac", path=f"{java_home}/bin" if java_home else None)
+    if javac is None:
+        return []
+    libraries = f"{pyflink}/lib/*"
+    subprocess.run([javac, "-cp", libraries, "-d", folder / "classes", HERE / "OwnSource.java"], check=True)
+    java = [str(Path(javac).with_name("java")), "-cp", f"{folder / 'classes'}:{libraries}"]
+    java.append(f"-Dlog4j.configurationFile={pyflink}/conf/log4j.properties")
+    return [*java, f"-Dlog.file={folder / 'flink.log'}", "OwnSource"]
+
+
+def written_windows(output: Path) -> Windows:
+    """What a job has written; the folder is removed."""
+    names = csv.ReadOptions(column_names=["start_ms", "key", "count"])
+    files = [file for file in output.rglob("*") if file.is_file() and file.stat().st_size]
+    found = pa.concat_tables([csv.read_csv(file, names) for file in files])
+    shutil.rmtree(output)
+    return sorted_windows(found)
+
+
+def environment() -> Path:
     """Python of an environment that has Flink, which is made where there is none."""
     folder = cache() / f"flink-{VERSION}"
     python = folder / "bin" / "python"
@@ -220,7 +238,7 @@ def _environment() -> Path:
 
 
 @contextmanager
-def _process(*command: str) -> Iterator[subprocess.Popen[str]]:
+def process(*command: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs a job for each line that it is given, and ends when there are no more."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     with subprocess.Popen(
@@ -229,18 +247,20 @@ def _process(*command: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def _ask(process: subprocess.Popen[str], *words: str) -> float:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    print(*words, file=process.stdin)
+def ask(runner: subprocess.Popen[str], *words: str) -> list[str]:
+    """Run a job; its seconds by the clock, and what else it has counted."""
+    assert runner.stdin is not None
+    assert runner.stdout is not None
+    print(*words, file=runner.stdin)
     said = []
-    for line in process.stdout:
+    for line in runner.stdout:
         if line.startswith("seconds "):
-            return float(line.split()[1])
+            return line.split()[1:]
         said.append(line)
     raise RuntimeError(f"the job {' '.join(words)} failed: {''.join(said[-20:])}")
 
 
-def _sorted(found: pa.Table) -> Windows:
+def sorted_windows(found: pa.Table) -> Windows:
+    """The windows of a table of start, key and count."""
     windows = np.column_stack([column.to_numpy() for column in found.columns])
     return windows[np.lexsort((windows[:, 1], windows[:, 0]))]
