@@ -357,3 +357,8 @@ def test_a_batch_read_of_a_range_has_its_records_and_begins_where_they_begin(top
     first = int(np.argmax(out_of_order >= T0 + 250 * SECOND))
     assert given[1] == range(first, 600)
     assert 2 not in given
+    # Of another column the brokers have no index: all is read, and chosen by the readers.
+    by_offset = {"eventTimeColumn": "offset", "timestampUnit": "s", "eventTimeFrom": "1970-01-01T00:05:00Z"}
+    given = offsets_given(topic, **by_offset)
+    assert {partition: len(offsets) for partition, offsets in given.items()} == {0: 600, 1: 600, 2: 200}
+    assert read_batch(topic, **by_offset) == [(r.partition, r.offset) for r in everything if r.offset >= 300]
