@@ -155,7 +155,7 @@ def integers_to_microseconds(values: npt.NDArray[np.integer], valid: BoolArray, 
 
 
 def scalar_to_microseconds(data_type: pa.DataType, value: object, unit: str | None, zone: str = UTC) -> int | None:
-    """Convert one bound of a column, as its statistics spell it; None where that cannot be done, or says nothing."""
+    """Convert one bound of a column, as its statistics spell it; None where that cannot be done, or bounds nothing."""
     data_type = _plain(data_type)
     if zone != UTC and (pa.types.is_date(data_type) or (pa.types.is_timestamp(data_type) and data_type.tz is None)):
         local_us = scalar_to_microseconds(data_type, value, unit)

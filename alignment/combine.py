@@ -1,6 +1,6 @@
 """Many splits' watermarks, one combined watermark.
 
-A split is ACTIVE (delivers), PAUSED (is ahead and told to wait), IDLE (has had nothing to read for a while)
+A split is ACTIVE (delivers), PAUSED (is ahead and waits), IDLE (has had nothing to read for a while)
 or FINISHED (will never deliver again). Splits that are active or paused *count*: the combined watermark is
 the minimum over them. Without any it is the maximum over the idle ones (FLINK-38454); finished splits are in
 neither (FLINK-38477). The combined watermark never goes back, and is looked at again on every change of a
@@ -104,7 +104,7 @@ class SplitWatermarks:
             del self._splits[split_id]
 
     def update(self, split_id: str, watermark: int) -> None:
-        """Take a split's own watermark, which never goes back. An idle split is active again, whatever it says."""
+        """Take a split's own watermark, which never goes back. An idle split is active again with any watermark."""
         self._set(split_id, max(self._get(split_id)[0], int(watermark)), SplitStatus.ACTIVE)
 
     def mark_idle(self, split_id: str) -> None:

@@ -140,7 +140,7 @@ def _unit_us(unit: str, text: str, name: str) -> int:
 def format_duration(us: int) -> str:
     """Write microseconds as text that :func:`parse_duration_us` reads back exactly.
 
-    Every part of a negative duration carries its own sign, so that each part means what it says.
+    Every part of a negative duration carries its own sign, so that each part has its own meaning.
 
     >>> format_duration(5_400_000_000), format_duration(-1_500_000)
     ('1 hour 30 minutes', '-1 second -500 milliseconds')

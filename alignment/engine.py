@@ -71,7 +71,7 @@ class Engine:
     reactive
         Plans by what readers report instead of by the index, which then knows only where splits end.
     generators
-        What says the watermarks of splits, where no bound on out-of-orderness gives them; None if there is none.
+        Gives the watermarks of splits where no bound on out-of-orderness does; None if there is none.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
@@ -241,7 +241,7 @@ class Engine:
 
     @property
     def emits_at_us(self) -> int:
-        """When what says the watermarks is to be called without records; `MAX_WATERMARK` for never. O(1)."""
+        """When the generators are to be called without records; `MAX_WATERMARK` for never. O(1)."""
         return MAX_WATERMARK if self._generators is None else self._generators.emits_at_us
 
     @property
@@ -347,7 +347,7 @@ class Engine:
             self._stands_since_us = self._planned_us
         self.late = self.late + plan.late
         if self._generators is not None and self._reactive is not None:
-            # The reports of these records say so too, if they arrive.
+            # The reports of these records do the same, if they arrive.
             self._generators.mark_active(self.table.split_ids, plan.after.positions > self.table.positions)
         self.table = plan.after
         finished = self._leave_finished()
@@ -496,7 +496,7 @@ class Engine:
         self.late = np.append(self.late, np.zeros(len(origins), np.int64))[order]
         self.idle_clock.add(origins, times, order)
         self._joining.clear()
-        # A plan that was not committed says nothing of these.
+        # A plan that was not committed is without these.
         self._pending = self._explained = None
 
     def _leave_finished(self) -> list[str]:

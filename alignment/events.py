@@ -1,6 +1,6 @@
 """What happens to a source between two plans: the events that drive an `Engine`.
 
-An event is a frozen value. It says what became known, and processing time where that matters; it does nothing. The
+An event is a frozen value. It has what became known, and processing time where that matters; it does nothing. The
 same events in the same order give the same plans, so that a log of them can be replayed. Processing time is in
 microseconds since the epoch, from a clock that does not go back.
 """
@@ -163,7 +163,7 @@ class SplitsBlocked:
 
 @dataclass(frozen=True, slots=True)
 class RangesReported:
-    """Readers say what they saw in the ranges that they read."""
+    """Readers report the ranges that they read."""
 
     reports: tuple[RangeReport, ...]
 
@@ -191,7 +191,7 @@ class DrainStarted:
 
 @dataclass(frozen=True, slots=True)
 class EmitPeriodElapsed:
-    """What says the watermarks of splits is to be called without records."""
+    """The generators of splits are to be called without records."""
 
     at_us: int
 

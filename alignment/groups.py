@@ -1,10 +1,10 @@
 """Alignment groups: how far ahead of the slowest member each member may read (FLIP-182, FLIP-217).
 
 Members are sources: each holds its own splits together, and reports its watermark, or that it does not count: an idle
-or finished member says so, instead of a watermark that would mean the same (FLINK-32496, FLINK-35157). The *limit* of a
-member is the smallest watermark among the counting reports of the others plus the member's own drift. It follows the
-reports in both directions: it falls when an idle member comes back behind. Across a gap in the event times the nearest
-goes on.
+or finished member reports that, instead of a watermark that would mean the same (FLINK-32496, FLINK-35157). The *limit*
+of a member is the smallest watermark among the counting reports of the others plus the member's own drift. It follows
+the reports in both directions: it falls when an idle member comes back behind. Across a gap in the event times the
+nearest goes on.
 
 Sources of one query need not wait for each other's watermarks. Spark plans them one after another in each trigger,
 always in the same order, and then all of them read. So each of them has a *turn*, and reports after it how far it gets
@@ -67,7 +67,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What one source of a group says of itself after a micro-batch was planned; times in microseconds.
+    """What one source of a group reports after a micro-batch was planned; times in microseconds.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class SourceReport:
         How far this source may be ahead of the slowest other one; at least 0.
     watermark
         The smallest among its splits that count; None if none counts: the source is idle, finished, or has no splits,
-        and holds nobody back.
+        and holds no other back.
     next_us
         Event time of the record that it would read next; None if it has read all that is there.
     turn

@@ -16,9 +16,9 @@ __all__ = ["IdleClock"]
 
 
 class IdleClock:
-    """Measures idleness in processing time, but only up to the last probe: what nobody probed for may be there.
+    """Measures idleness in processing time, but only up to the last probe: what was not probed for may be there.
 
-    A *probe* is a look at the outside. One that finds nothing more of a split says that it had nothing to read at the
+    A *probe* is a look at the outside. One that finds nothing more of a split shows that it had nothing to read at the
     moment at which the probe began. Since when a split has been silent survives a restart: it is in the state. Arrays
     have one entry for each split, in the order of the engine's table. Processing time is in microseconds since the
     epoch.
@@ -85,7 +85,7 @@ class IdleClock:
                 self.blocked.pop(split_id, None)
 
     def find(self, split_id: str) -> None:
-        """More was found of a split: only a later probe says that it has nothing to read."""
+        """More was found of a split: only a later probe shows that it has nothing to read."""
         self._probed_us.pop(split_id, None)
 
     def probed_us(self, split_id: str) -> int:
@@ -101,8 +101,8 @@ class IdleClock:
     def idle(self, table: SplitTable, drains_from_us: int | None = None, marked: BoolArray | None = None) -> BoolArray:
         """`bool[n]`: splits whose last record was read at least the timeout before they were last probed. O(n).
 
-        `drains_from_us` is since when what is there is all there is (AvailableNow): a snapshot says nothing of the time
-        that passes while it is read. Of a split that never had a record nobody knows when it will have one: a run that
+        `drains_from_us` is since when what is there is all there is (AvailableNow): a snapshot does not show the time
+        that passes while it is read. When a split that never had a record will have one is not known: a run that
         ends does not wait for it. Generators of the user's own that `marked` splits as idle (`bool[n]`) know what was
         planned, not whether a split was probed.
         """

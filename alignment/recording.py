@@ -115,7 +115,7 @@ class Recorder:
         return recorded
 
     def locating(self, locate: FirstLater) -> FirstLater:
-        """The same for what says where opaque blocks are cut."""
+        """The same for the queries that find where opaque blocks are cut."""
 
         def recorded(
             split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int

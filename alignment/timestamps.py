@@ -47,7 +47,7 @@ __all__ = [
 NO_TIMESTAMP: Final = -(2**63)
 """The event time of a record that has none, and the earliest or latest of records of which none has one.
 
-Its number is that of `MIN_WATERMARK`, which says where each may be used.
+Its number is that of `MIN_WATERMARK`, for which it never stands.
 """
 
 _INT64_MAX = 2**63 - 1
@@ -141,7 +141,7 @@ class TimestampAssigner(ABC):
         return None
 
     def from_statistics(self, data_type: pa.DataType, value: object) -> int | None:
-        """Event time of a minimum or maximum of :attr:`statistics_column`; None if its statistics say nothing.
+        """Event time of a minimum or maximum of :attr:`statistics_column`; None if its statistics do not give it.
 
         `value` is the statistic as Parquet readers give it: an int, ``date`` or ``datetime``; of microseconds in UTC
         always an int.

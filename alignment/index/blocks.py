@@ -78,7 +78,7 @@ PERHAPS_LOOSE: Final = 2
 LOADED: Final = 0
 TO_ITS_LATEST: Final = 1
 TO_A_BOUND: Final = 2
-"""What `opaque` says of a block: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
+"""Values of `opaque`: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
 
 _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949
@@ -190,7 +190,7 @@ class BlockTable:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index; register it first") from None
 
     def add(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, opaque: int) -> None:
-        """Add blocks behind the last known one of a split, of one kind: what `opaque` says. O(1) amortised a block."""
+        """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
         if ends.size:

@@ -2,7 +2,7 @@
 
 A split is a sequence of records, numbered by *position*. The index describes it as consecutive *blocks* (the row
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
-say how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
+find how far a split reaches and in which block a cut falls; only that one block's exact times are loaded,
 through the `EventTimeLoader` that the index was given. Nothing of opaque blocks is loaded: see
 `alignment.index.opaque`.
 
@@ -41,7 +41,7 @@ class EventTimeIndex:
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
-    every further one what its docstring says, in numpy steps, plus the loading of the blocks where a cut falls.
+    every further one the cost in its docstring, in numpy steps, plus the loading of the blocks where a cut falls.
 
     It has a table of the blocks, the exact times of some of them (of which `cached_times` are kept), and the queries
     that find where opaque ones are cut.
@@ -171,7 +171,7 @@ class EventTimeIndex:
     def nearest_time(self, positions: Int64Array) -> int:
         """The smallest bound that admits any record; `MAX_WATERMARK` if nothing is unread.
 
-        Loads only blocks whose minimum is below the answer, and asks for next records that no answer has told yet; of
+        Loads only blocks whose minimum is below the answer, and queries next records that no answer has given yet; of
         opaque blocks records without an event time do not count, unless there are no others. O(n log n).
         """
         nearest = self._nearest_opaque(positions)
@@ -194,7 +194,7 @@ class EventTimeIndex:
 
         Where `positions` fall inside a block, earlier records of that block may count: they were read before, so they
         make no difference to a maximum over all that was read. Loads the blocks in which `ends` fall. Of opaque blocks
-        that were divided only what answers told counts: the maximum may be later. O(m + n).
+        that were divided only what answers gave counts: the maximum may be later. O(m + n).
         """
         (begin, _), (last, _) = self._current_block(positions), self._current_block(ends)
         result = np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
@@ -262,7 +262,7 @@ class EventTimeIndex:
     def far_next_times(self, positions: Int64Array, later_than_us: int) -> Int64Array:
         """Event time of the record at each of `positions`, or a lower bound, where that is later; `int64[n]`.
 
-        `NO_TIMESTAMP` where it is not, or nothing is unread, or it takes loading to say. O(n log m).
+        `NO_TIMESTAMP` where it is not, or nothing is unread, or only loading would show it. O(n log m).
         """
         block, unread = self._current_block(positions)
         result = np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
@@ -357,7 +357,7 @@ class EventTimeIndex:
         block, unread = self._current_block(positions)
         opaque = unread[self._opaque.is_opaque(block[unread])]
         if (self._table.blocks.high[block[opaque]] == NO_TIMESTAMP).any():
-            # An answer said so.
+            # An answer gave it.
             return NO_TIMESTAMP
         unknown = opaque[self.next_times(positions)[opaque] == NO_TIMESTAMP]
         if unknown.size:

@@ -1,8 +1,8 @@
 """Opaque blocks: where they are cut is found out by queries of the time index of their owner.
 
-Of an *opaque* block one event time is known ahead, its latest, and one question can be asked: which is the first record
+Of an *opaque* block one event time is known ahead, its latest, and one query can be made: which is the first record
 later than a bound? A broker, say, answers it. An answer divides the block there. What lies before it is not later than
-the bound, and of what follows the first record is known with its event time; so no question is asked twice, and what is
+the bound, and of what follows the first record is known with its event time; so no query is made twice, and what is
 remembered grows with the answers and not with the records.
 
 What was read of a block that was divided is known by a bound alone. That is enough for a watermark: let the record at
@@ -70,7 +70,7 @@ class OpaqueBlocks:
         self._table.add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, TO_ITS_LATEST)
 
     def next_times(self, positions: Int64Array) -> Int64Array:
-        """Event times of the records at `positions` as far as answers told them, `int64[n]`. O(n log m).
+        """Event times of the records at `positions` as far as answers gave them, `int64[n]`. O(n log m).
 
         `NO_TIMESTAMP` where nothing is unread, in loaded blocks, and where no question was about them.
         """
@@ -144,7 +144,7 @@ class OpaqueBlocks:
         if not self.answers:
             return
         answers = {answer.block: answer for answer in self.answers}
-        assert len(answers) == len(self.answers), "a block is asked for once between two divisions"
+        assert len(answers) == len(self.answers), "a block is queried once between two divisions"
         self.answers.clear()
         parts = {number: self._parts(answer) for number, answer in answers.items()}
         counts = np.ones(self._table.blocks.first.size, np.int64)
@@ -165,7 +165,7 @@ class OpaqueBlocks:
         first, end, high, opaque, head = (int(column[block]) for column in columns)
         parts = []
         if first < start:
-            # Nothing was asked about these. They were read before: the latest of the block may be among them.
+            # These were not queried. They were read before: the latest of the block may be among them.
             parts.append((first, start, high, TO_A_BOUND, head))
             head = NO_TIMESTAMP
         if start < position:

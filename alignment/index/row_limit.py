@@ -41,7 +41,7 @@ class RowLimit:
         """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
 
         What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
-        O(n log m): looks where a sample of the blocks says.
+        O(n log m): looks only where a sample of the blocks leaves it open.
         """
         current, unread = self._table.current_block(positions)
         current, stop = current[unread], self._table.stop[unread]

@@ -72,7 +72,7 @@ class ReactivePlanner:
 
     So a small `first_rows` keeps the state small, and a large one reads a backlog in fewer micro-batches.
 
-    **Gaps.** Positions may have gaps, and limits are of records. Until a report says otherwise each position is taken
+    **Gaps.** Positions may have gaps, and limits are of records. Until a report shows gaps each position is taken
     to hold one: so a limit on rows admits fewer where there are gaps. After each admission as many positions are taken
     to hold one as there were, but at most four times as many as before: a gap of `2**40` is crossed in 20
     micro-batches, and records that lie closer together than before exceed a read limit by as much, once.

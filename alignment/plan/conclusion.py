@@ -65,7 +65,7 @@ def conclude(
     """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
 
     `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
-    `paused`, `idle` and `finished` (`bool[n]`) say what each split is then; active where none of them. The last one
+    `paused`, `idle` and `finished` (`bool[n]`) are the statuses then; active where none of them. The last one
     that is set holds. `rows` are read up to `ends`; None where every position is one.
     """
     statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)

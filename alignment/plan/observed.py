@@ -63,7 +63,7 @@ class ObservedSplits:
         ("_high", np.int64, NO_TIMESTAMP),
         ("_records", np.int64, 0),
         ("_late", np.int64, 0),
-        ("_late_told", np.int64, 0),
+        ("_late_counted", np.int64, 0),
     )
 
     latest_us: Int64Array
@@ -77,7 +77,7 @@ class ObservedSplits:
     _high: Int64Array
     _records: Int64Array
     _late: Int64Array
-    _late_told: Int64Array
+    _late_counted: Int64Array
 
     def __init__(self) -> None:
         self._slots: dict[str, int] = {}
@@ -176,8 +176,8 @@ class ObservedSplits:
 
     def take_late(self, slots: Slots) -> Int64Array:
         """Late records counted since they were last taken, `int64[n]`. O(n)."""
-        fresh: Int64Array = self._late[slots] - self._late_told[slots]
-        self._late_told[slots] = self._late[slots]
+        fresh: Int64Array = self._late[slots] - self._late_counted[slots]
+        self._late_counted[slots] = self._late[slots]
         return fresh
 
     def _take_in_last(self, slot: int, report: RangeReport) -> None:
@@ -227,7 +227,7 @@ class ObservedSplits:
         ranges[at:] = [position] if at % 2 else []
         if position < self._admitted_to[slot]:
             # These records are read, reported and counted again.
-            self._late_told[slot] = self._late[slot]
+            self._late_counted[slot] = self._late[slot]
         self._admitted_to[slot], self.last_rows[slot], self.is_reported[slot] = position, 0, True
         self.latest_us[slot], self.density[slot] = NO_TIMESTAMP, np.nan
         self.spacing[slot] = 1.0
@@ -255,7 +255,7 @@ class ObservedSplits:
             density = self.density[slot]
             assert np.isnan(density) or 0 < density < np.inf, (split_id, density)
             assert 1 <= self.spacing[slot] < np.inf, (split_id, self.spacing[slot])
-            assert 0 <= self._late_told[slot] <= self._late[slot], (split_id, self._late[slot])
+            assert 0 <= self._late_counted[slot] <= self._late[slot], (split_id, self._late[slot])
 
 
 def _add_range(ranges: list[int], start: int, stop: int) -> int:

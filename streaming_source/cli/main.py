@@ -57,7 +57,7 @@ app = typer.Typer(
 def _errors_in_one_line() -> Iterator[None]:
     """Report what was expected to go wrong, for programs as one line, and exit with 2.
 
-    Where nobody reads the output any more (`| head`), the command line ends without a word, as Click does it.
+    Where the output is not read any more (`| head`), the command line ends without a word, as Click does it.
     """
     try:
         yield

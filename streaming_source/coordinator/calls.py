@@ -28,7 +28,7 @@ _SILENT_S: Final = 60.0
 """How long nothing arrives that is waited for, before and between lines in the log."""
 
 _REST: Final = 9
-"""How many times as long as it took a call rests before it is made for a trigger again: Spark asks every 10 ms."""
+"""How many times as long as it took a call rests before it is made for a trigger again: Spark calls every 10 ms."""
 
 
 class AsyncCalls:
@@ -62,7 +62,7 @@ class AsyncCalls:
         """Make a call on a worker, once or a period after it has ended again; each time its handler runs here.
 
         While its results wait, because the coordinator's thread does not run, each further call is put off for twice
-        as many periods as the one before: nobody may look for hours. With `at_each_trigger` it is also made by
+        as many periods as the one before: no call may be needed for hours. With `at_each_trigger` it is also made by
         `refresh`.
         """
         if self._ended:
@@ -105,7 +105,7 @@ class AsyncCalls:
         self._arrived.put(action)
 
     def fail(self, error: BaseException) -> None:
-        """Have an error raised on the coordinator's thread: the query must hear of it."""
+        """Have an error raised on the coordinator's thread: the query must fail with it."""
 
         def failed() -> None:
             raise error
@@ -241,7 +241,7 @@ class _Call:
         self.rests_until = time.monotonic() + _REST * min(took_s, _DEAR_S)
 
     def is_due(self) -> bool:
-        """Whether to make the call, a period after it was made or this was asked."""
+        """Whether to make the call, a period after it was made or this was called."""
         waiting = self.made - self.handled
         if waiting and self._skipped + 1 < 2**waiting:
             self._skipped += 1

@@ -245,7 +245,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self.host.calls.wait()
 
     def end_batch(self) -> None:
-        """The last micro-batch is done, as far as Spark shows: it asks for the next one, or reports. O(1)."""
+        """The last micro-batch is done, as far as Spark shows: it requests the next one, or reports. O(1)."""
         if self._batch is not None and self._batch.done_us is None:
             self._batch = replace(self._batch, done_us=self._now_us())
 
@@ -437,7 +437,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             host.run_until(is_found, _LOOK_S)
 
     def _warn_of_unread(self) -> None:
-        """The run ends (AvailableNow): say once what it leaves unread, and why."""
+        """The run ends (AvailableNow): warn once of what it leaves unread, and why."""
         table, unread = self.runtime.engine.table, self.runtime.engine.unread()
         if self._warned or not unread.any():
             return
@@ -504,7 +504,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _begin_from(self, state: SourceState[SplitT, CheckpointT]) -> None:
         self.state = state
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
-        # a source that says nothing again would hold the others back for ever.
+        # a source that announces nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         # What was read and not reported is read again, for the watermark alone.
         self._announce_again |= any(one is not None and one.position is not None for one in state.generators)

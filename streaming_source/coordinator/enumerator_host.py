@@ -232,7 +232,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self.calls.close()
         self.enumerator.close()
 
-    # ---- what readers say ----------------------------------------------------------------------------------------
+    # ---- what readers report -------------------------------------------------------------------------------------
 
     def request_split(self, subtask_id: int) -> None:
         """A reader requests a split; the enumerator handles that in the next step."""
@@ -260,7 +260,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         """Do what has arrived between two plans. An error is raised by the next plan."""
         try:
             self.run()
-        except BaseException as error:  # whatever it is, the query must hear of it
+        except BaseException as error:  # whatever it is, the query must fail with it
             self.calls.fail(error)
 
     def run_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> None:

@@ -31,7 +31,7 @@ MOST_PARTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SourceState(Generic[SplitT, CheckpointT]):
-    """A source between two micro-batches; what an offset says.
+    """A source between two micro-batches; what an offset has.
 
     `sequence` counts the states of a query, 0 being the one before its first micro-batch. `splits` and `table` are
     those in work and those that the last micro-batch finished, in order of their ids. `int64[n]` each: `late`, their
@@ -87,7 +87,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         ]
 
     def generators_since(self, start: SourceState[SplitT, CheckpointT]) -> dict[str, tuple[int, GeneratorState | None]]:
-        """What readers need to say the watermarks of what they read after an earlier state.
+        """What readers need to give the watermarks of what they read after an earlier state.
 
         By split id from which position on records are emitted, and what a generator goes on from.
         """

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _CALL_S: Final = 2.5
 _TASK_S: Final = 5.0
 _QUICK_S: Final = 0.05
-"""A call that takes no longer is not counted: a task may ask for events as long as it reads."""
+"""A call that takes no longer is not counted: a task may wait for events as long as it reads."""
 _FIRST_WAIT_S: Final = 2.0
 _LAST_WAIT_S: Final = 64.0
 _MAX_REPORTS: Final = 500
@@ -54,8 +54,8 @@ class GatewayClient:
     """Speaks to one gateway, for all tasks that run in this process; after a fork each process has its own connections.
 
     `of` gives the process's own, so that a connection outlives a micro-batch. A task spends at most 5 seconds in all on
-    a gateway that is slow, a call at most 2.5. After a failure nobody tries for 2 seconds, then for 4, and so on up to
-    64: then one does, and the others wait for how that goes. One that nobody listens at costs next to nothing. The
+    a gateway that is slow, a call at most 2.5. After a failure no task tries for 2 seconds, then for 4, and so on up to
+    64: then one does, and the others wait for how that goes. One without a listener costs next to nothing. The
     clock, in monotonic seconds, is for tests.
 
     Examples

@@ -57,7 +57,7 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 
 
 class GatewayListener(Protocol):
-    """Takes what readers say. Called on threads of the gateway's, several at once: it is quick, and does not raise."""
+    """Takes what readers send. Called on threads of the gateway's, several at once: it is quick, and does not raise."""
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
         """A reader has read ranges. The same ones may be reported again, by another attempt at the same task."""
@@ -304,7 +304,7 @@ def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.S
         if certificate is None or key is None:
             raise FileNotFoundError("one of them is missing")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A key behind a passphrase is an error: nobody is there who could type it.
+        # A key behind a passphrase is an error: there is no one to type it.
         context.load_cert_chain(certificate, key, password="")
         # The key may stand in the same file, and must not travel to the tasks.
         return context, b"".join(_CERTIFICATE.findall(certificate.read_bytes()))

@@ -88,7 +88,7 @@ def advise(df: DataFrame | StreamingQuery) -> Advice:
     """Which `maxOutOfOrderness` covers how many of the records that the source of a frame, or of a query, has now.
 
     The source is scanned twice, here and now, over the columns that event times are made of; the query is not touched.
-    Of Kafka that is what the brokers retain, from the earliest record on unless the options say otherwise.
+    Of Kafka that is what the brokers retain, from the earliest record on unless the options give another beginning.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def advise_on(source: AlignedDataSource) -> Advice:
 
 
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:
-    """The splits, with where they begin and end; those that do not say where are read for it."""
+    """The splits, with where they begin and end; those without an end are read for it."""
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
     ranges = [split for part in parts for split in part.splits]

@@ -111,7 +111,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
 
     Spark pushes filters on other columns below the watermark operator, where they would remove the watermark row. It
     pushes none through a filter that is not deterministic, or through an observation. An observation counts each row,
-    for a third of what Spark's channel takes for it: so it is there only where somebody may read what it counted.
+    for a third of what Spark's channel takes for it: so it is there only where what it counted may be read.
     """
     from pyspark.sql import functions as F
 

@@ -115,7 +115,7 @@ class StreamPlanning:
         self._has_events = source.source_event_serializer is not None
         self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
         self._late_log_made: LateLog | None = None
-        # Of the states handed out last: partitions() asks for two of them.
+        # Of the states handed out last: partitions() needs two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
 
     def join_group(self) -> None:

@@ -217,7 +217,7 @@ class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
     def step(self) -> bool:
         try:
             return self.run_once(wait=False)
-        except BaseException as error:  # as on a thread: the reader hears of it when it polls
+        except BaseException as error:  # as on a thread: the reader raises it when it polls
             self._on_error(self, error)
             return False
 

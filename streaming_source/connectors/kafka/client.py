@@ -313,8 +313,8 @@ class KafkaAdmin:
     ) -> dict[Partition, FoundRecord | None]:
         found, failed = self._listed(wanted, level)
         if failed:
-            # Offsets are asked of the leaders that the client last heard of. It does not ask for others by itself: not
-            # for partitions that were added since, nor after their broker was killed and came back.
+            # Offsets are queried from the leaders that the client last learnt of. It looks for no others by itself:
+            # not for partitions that were added since, nor after their broker was killed and came back.
             there = self._refresh(sorted({part.topic for part in failed}))
             # All of them: the client takes it for trouble with the brokers if there is a leader of none.
             found, failed = self._listed(wanted, level)
@@ -327,7 +327,7 @@ class KafkaAdmin:
                     leader = (leaders or {}).get(part.number, "its leader is not known")
                     missing[part] = f"{error.str()}; {leader}"
                     all_answer |= error.code() in _HOPELESS
-            # If nobody answers it is not for the leaders of some.
+            # If no broker answers it is not for the leaders of some.
             is_some = bool(found) or missing.keys() <= set(self._leaders.away)
             if missing and (all_answer or not is_some or not self._leaders.miss(missing)):
                 part = min(missing)
@@ -360,7 +360,7 @@ class KafkaAdmin:
         return found, failed
 
     def _refresh(self, names: list[str]) -> dict[str, dict[int, str]]:
-        """The partitions of topics, and who leads them; the client hears of their leaders.
+        """The partitions of topics, and who leads them; the client learns their leaders.
 
         What fails here fails again when they are asked. That there are no others, or none, is an answer and no trouble.
         """

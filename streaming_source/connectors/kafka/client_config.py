@@ -175,7 +175,7 @@ class ClientConfig:
         return {} if self.token_provider is None else {"oauth_cb": self.token_provider}
 
     def _try(self) -> None:
-        """Let a client take the settings, in a tenth of a millisecond: it connects to nobody."""
+        """Let a client take the settings, in a tenth of a millisecond: it connects to no broker."""
         # Without brokers, whose names it would look up, and tokens, which it would wait for; without files, which need
         # not be on the host of a remote session.
         left_out = re.compile(r"bootstrap\.servers|oauth_cb|.*\.location")

@@ -77,7 +77,7 @@ class PartitionDiscovery:
     """Finds partitions that were not there at the look before.
 
     The first look of a fresh start (without a checkpoint) finds all, each from where the options say; later ones come
-    with records that nobody has read, and are read from the first on. Where there is an end none is found after a
+    with unread records, and are read from the first on. Where there is an end none is found after a
     restart. A topic that was created again is another one: with `fail_on_data_loss` that is an error, as is a topic
     that is gone; else its partitions are new splits.
 

@@ -17,7 +17,7 @@ __all__ = ["Leaders", "LogEnd", "LogEnds"]
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 0.2
-"""How long the end of a log holds, and after a failure how long nobody asks."""
+"""How long the end of a log holds, and after a failure how long no query is made."""
 
 _TRY_S: Final = 5.0
 """How often those are tried that are away: it may take seconds, for which the others wait."""
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
 class Leaders:
     """Knows who has answered, and who of them is away now. Changed on a worker, seen by all threads.
 
-    One that has never answered is not waited for here: nobody knows where its partition is to be read from.
+    One that has never answered is not waited for here: where its partition is to be read from is not known.
     """
 
     def __init__(self, patience_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
@@ -130,7 +130,7 @@ class LogEnds:
         self._topic_ids: Mapping[str, str] = {}
         self._known: Mapping[Partition, LogEnd] = {}
         self._fails_since: float | None = None
-        self._asked_at: float | None = None
+        self._queried_at: float | None = None
 
     def update(
         self, there: Mapping[str, Partition], gone: Iterable[str], topic_ids: Mapping[str, str] | None = None
@@ -138,7 +138,7 @@ class LogEnds:
         """Take what discovery has seen: partitions by split id, ids of splits that are gone, and of topics by name."""
         with self._lock:
             if there.keys() != self._there.keys():
-                self._asked_at = None
+                self._queried_at = None
             self._there = dict(there)
             self._topic_ids = dict(topic_ids or {})
             self._gone.update(gone)
@@ -159,7 +159,7 @@ class LogEnds:
             if part is None:
                 return None
             now = self._clock()
-            if self._asked_at is None or now - self._asked_at >= _FRESH_S:
+            if self._queried_at is None or now - self._queried_at >= _FRESH_S:
                 self._look(now)
             return self._known.get(part)
 
@@ -192,4 +192,4 @@ class LogEnds:
             if self._clock() - self._fails_since >= self._patience_s:
                 raise
         # When it was asked, not when the answer came: what was written since is not in it.
-        self._asked_at = now if self._fails_since is None else self._clock()
+        self._queried_at = now if self._fails_since is None else self._clock()

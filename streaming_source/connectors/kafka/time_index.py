@@ -89,7 +89,7 @@ class TimeIndex:
 
     `look` runs on a worker and changes nothing; what it brings is added by `take` on the coordinator's thread. Each has
     a connection of its own. Methods that ask or read raise `SourceError` if the brokers do not answer, and with
-    `fail_on_data_loss` a `DataLossError` if records that nobody has read are not there any more.
+    `fail_on_data_loss` a `DataLossError` if unread records are not there any more.
 
     Of what is new in a partition
 

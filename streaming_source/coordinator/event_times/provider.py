@@ -36,7 +36,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     A *number* is what the index has for a position of the source: see `RecordNumber`.
 
     It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
-    opaque blocks are cut where `first_later` says, if there are any.
+    opaque blocks are cut where `first_later` finds, if there are any.
     """
 
     goes_back: ClassVar[bool] = True
@@ -127,7 +127,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
     def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
-        """There are records before these positions of these splits: find those now; what says whether they are."""
+        """Find the records that there are before these positions of splits; return what checks whether they are found."""
         return lambda: True
 
     def is_warm(self) -> bool:

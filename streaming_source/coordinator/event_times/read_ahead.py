@@ -1,6 +1,6 @@
 """Event times of sources that have no index of them: the planner reads ahead of the readers to learn them.
 
-The splits in work are fetched in the planner, with as many `SplitReader`s as the source says in `Source.fetching`, on
+The splits in work are fetched in the planner, with as many `SplitReader`s as `Source.fetching` gives, on
 worker threads. Of what they bring only positions and event times are kept, until a plan commits to the records; the
 readers then read exactly these again. So every source is cut exactly and read exactly once, whatever it knows ahead of
 reading. The price is that every record is read twice, once of it in one process; only the columns that event times are

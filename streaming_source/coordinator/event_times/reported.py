@@ -1,6 +1,6 @@
-"""Event times of sources that nobody knows ahead of reading: the readers report what they saw.
+"""Event times of sources that are not known ahead of reading: the readers report what they saw.
 
-The enumerator says again and again where the records of a split end; how many of them are read next follows from the
+The enumerator returns again and again where the records of a split end; how many of them are read next follows from the
 reports so far, see `alignment.plan.by_reports`. Nothing is read twice. The price is that a cut is a guess: a split may
 be read past the limit, by as much as one micro-batch admits; and that a watermark is known a micro-batch later.
 """
@@ -145,7 +145,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     @property
     def is_settled(self) -> bool:
-        """See `EventTimeProvider`. Where a split ends that is gone, nobody will say."""
+        """See `EventTimeProvider`. Where a split ends that is gone will not be known."""
         abandoned = self._host.engine.abandoned
         return all((one.is_found and not one.awaits_probe) or i in abandoned for i, one in self._known.items())
 
@@ -176,7 +176,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
                     f"{type(self._enumerator).__name__}.end_positions gave {len(ends)} positions for {len(splits)} "
                     "splits: it must give one for each, in their order"
                 )
-        except BaseException as error:  # whatever it is, the query must hear of it
+        except BaseException as error:  # whatever it is, the query must fail with it
             self._calls.fail(error)
             return
         self._calls.post(partial(self._take, splits, ends, began_us, again=again))

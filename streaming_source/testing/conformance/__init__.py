@@ -7,7 +7,7 @@
         def write(self, split, times_us):
             my_client.append(self.split_id(split), times_us)
 
-What else can be told of a connector is in `ConnectorUnderTest`. All is deterministic, on one thread and in time that
+What else can be set of a connector is in `ConnectorUnderTest`. All is deterministic, on one thread and in time that
 stands still, but for the tests that are about threads.
 """
 

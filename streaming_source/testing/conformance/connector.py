@@ -54,7 +54,7 @@ class ConnectorUnderTest:
     can_append
         Records can be added to a split that has some. Without it every split is finite: it is finished once it is read.
     patience_s
-        How long a reader may bring nothing of what it was told to read, by the wall clock.
+        How long a reader may bring nothing of what it is to read, by the wall clock.
     clock
         Stands still until a test moves it; for sources that have a clock of their own.
     """

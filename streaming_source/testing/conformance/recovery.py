@@ -242,7 +242,7 @@ _READERS = 2
 
 
 class EnumeratingSuite(ConnectorUnderTest):
-    """The enumerator alone, in a context that notes what it is told."""
+    """The enumerator alone, in a context that notes its calls."""
 
     def test_every_split_is_assigned_once_and_then_there_are_no_more(self) -> None:
         expected = self.fill(5)
@@ -312,9 +312,9 @@ class EnumeratingSuite(ConnectorUnderTest):
             start = 0
             for rows, low, high in context.blocks[split_id]:
                 stop = start + rows
-                told = enumerator.event_times(split_id, start, stop)
-                assert told.tolist() == times[start:stop].tolist()
-                assert low <= told.min() <= told.max() <= high
+                times_us = enumerator.event_times(split_id, start, stop)
+                assert times_us.tolist() == times[start:stop].tolist()
+                assert low <= times_us.min() <= times_us.max() <= high
                 start = stop
             assert start == len(records)
             for position in range(len(records) + 1):
