@@ -127,7 +127,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """While draining, before each plan: see `SupportsEventTimeIndex`."""
 
     def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
-        """Find the records that there are before these positions of splits; return what checks whether they are found."""
+        """Find the records that there are before these positions of splits; return what checks if they are found."""
         return lambda: True
 
     def is_warm(self) -> bool:
