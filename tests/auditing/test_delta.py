@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from streaming_source.auditing import Audit
 from streaming_source.exceptions import OptionError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
+from tests.delta.deletion_vectors import delete_rows
 from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
 
 HOUR = 3600 * SECOND
@@ -132,6 +133,29 @@ def test_a_table_with_column_mapping_is_counted_as_the_model_ran_it(tmp_path: Pa
     assert found.count("scanned") < found.read
 
 
+def test_deletion_vectors_of_the_snapshot_are_applied(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    parts = [*append(table, 0), *append(table, 1)]
+    for number, rows in ((3, range(0, 100, 3)), (4, range(50))):
+        delete_rows(table, rows, number)
+        parts[number] = [t for row, t in enumerate(parts[number]) if row not in rows]
+    opened = deltalake.DeltaTable(str(table))
+    table_id, version = str(opened.metadata().id), opened.version()
+    files = [(str(number), part) for number, part in enumerate(parts)]
+    done = naive.run(QUERY, [files[0:2], files[2:4], files[4:6]])
+    begun = [offset(table_id, version, index, snapshot=True) for index in (1, 3)]
+    write_checkpoint(tmp_path / "checkpoint", done, [*begun, offset(table_id, version + 1, -1, snapshot=False)])
+
+    found = audit(tmp_path)
+
+    counted = ("read", "dropped", "emitted", "open")
+    assert [found.count(name) for name in counted] == [
+        sum(counts[name] for counts in done.counts.values()) for name in counted
+    ]
+    assert (found.read, found.notes) == (600 - 34 - 50, ())
+    assert found.dropped > 0
+
+
 def test_a_file_with_a_deletion_vector_is_named_and_in_no_count(audited_table: tuple[Path, naive.Run]) -> None:
     root, done = audited_table
     # `deltalake` deletes by writing files anew: the vector is written into the log as Spark does.
@@ -182,36 +206,66 @@ def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Pat
         streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append", source=str(root))
 
 
-@pytest.mark.spark
-@pytest.mark.soak
-def test_a_query_that_was_restarted_is_counted_as_spark_ran_it(tmp_path: Path) -> None:
+@pytest.fixture
+def run_query(tmp_path: Path) -> Callable[..., int]:
+    """Run Spark's own query over `table` once more, with Delta's JAR; how many rows its sink has then."""
     if not pyspark.__version__.startswith("4.2."):
         pytest.skip(f"Delta's source is for Spark 4.2, and this is {pyspark.__version__}")
     try:
         jars = ",".join(map(str, DELTA_SPARK.jars()))
     except ArtifactsMissingError as error:
         pytest.skip(f"no Delta for Spark: {error}")
-    table = tmp_path / "table"
     paths = [str(tmp_path / name) for name in ("table", "checkpoint", "sink")]
 
-    def run() -> int:
-        command = [sys.executable, "-m", "tests.auditing.delta_query", jars, *paths]
+    def run(trigger: str, statements: str = "") -> int:
+        command = [sys.executable, "-m", "tests.auditing.delta_query", jars, *paths, trigger, statements]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timedelta(minutes=8).seconds, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
         return int(done.stdout.split()[-1])
 
+    return run
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])
+def test_a_query_that_was_restarted_is_counted_as_spark_ran_it(
+    tmp_path: Path, run_query: Callable[..., int], trigger: str
+) -> None:
+    table = tmp_path / "table"
     for device in range(3):
         append(table, device)
-    run()
+    run_query(trigger)
     append(table, 3)
     deltalake.DeltaTable(str(table)).optimize.compact()
     append(table, 4, parts=1)
-    emitted = run()
+    emitted = run_query(trigger)
 
     found = audit(tmp_path)
 
     assert found.emitted == emitted
     assert (found.read, found.unknown, found.notes) == (1_300, 0, ())
+    assert found.dropped == found.read - found.emitted - found.open > 0
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_snapshot_with_deletion_vectors_is_counted_as_spark_ran_it(
+    tmp_path: Path, run_query: Callable[..., int]
+) -> None:
+    for device in range(3):
+        append(tmp_path / "table", device)
+    enable = "ALTER TABLE {} SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)"
+    emitted = run_query("availableNow", f"{enable};DELETE FROM {{}} WHERE device = 1 AND minute(ts) < 10")
+    logs = (tmp_path / "table/_delta_log").glob("*.json")
+    log = [json.loads(line) for path in logs for line in path.read_text().splitlines()]
+    assert sum(1 for action in log if action.get("add", {}).get("deletionVector")) == 3
+    deleted = sum(t // (60 * SECOND) % 60 < 10 for part in range(3) for t in device_times(1, part) if t is not None)
+
+    found = audit(tmp_path)
+
+    assert (found.read, found.unknown, found.notes) == (900 - deleted, 0, ())
+    assert found.emitted == emitted
     assert found.dropped == found.read - found.emitted - found.open > 0

@@ -12,15 +12,16 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import deltalake
+import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from alignment.timestamps import NO_TIMESTAMP, exact_path
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
-from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
+from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
-from streaming_source.data_files.file import DataFile, FileRows, StoredFile
+from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import CheckpointError, DataLossError, OptionError
@@ -44,7 +45,10 @@ class _At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A file that a version added, or that a snapshot has; what is known of it, and why it cannot be read."""
+    """A file that a version added, or that a snapshot has; what is known of it, and why it cannot be read.
+
+    The query saw none of its `deleted` rows, which its statistics have.
+    """
 
     at: _At
     path: str
@@ -52,6 +56,7 @@ class _Added:
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     unreadable: str | None = None
+    deleted: DeletedRows | None = None
 
 
 class DeltaTableSource(AuditedSource):
@@ -170,6 +175,12 @@ class DeltaTableSource(AuditedSource):
         if added.unreadable is not None:
             raise DataLossError(added.unreadable)
         file = StoredFile(self._filesystem, DataFile(posixpath.join(self._root, unquote(added.path))))
+        if added.deleted is not None:
+            begin = 0
+            for block in file_blocks(self._format, file, self._schema, self._assigner):
+                yield loaded(block.load()[~added.deleted.among(begin, block.rows)])
+                begin += block.rows
+            return
         if added.rows is None or added.min_us == NO_TIMESTAMP:
             yield from file_blocks(self._format, file, self._schema, self._assigner)
             return
@@ -223,12 +234,15 @@ class DeltaTableSource(AuditedSource):
             try:
                 table = deltalake.DeltaTable(self._uri, version=version)
                 actions = pa.table(table.get_add_actions(flatten=True))
-                vectors = pa.table(table.deletion_vectors())["filepath"].to_pylist()
+                vectors = pa.table(table.deletion_vectors())
             except DeltaError:
                 gone = f"{self.name} has no version {version} any more, with which the query began"
                 return [_Added(_At(version, 0, is_snapshot=True), f"version {version}", unreadable=gone)]
             rows = sorted(actions.to_pylist(), key=lambda row: (row["modification_time"], row["path"]))
-            with_vectors = {posixpath.basename(path) for path in vectors}
+            deleted = {
+                posixpath.basename(path): DeletedRows.of_rows(np.flatnonzero(~np.asarray(kept.values)))
+                for path, kept in zip(vectors["filepath"].to_pylist(), vectors["selection_vector"], strict=True)
+            }
             self._added[-1 - version] = [
                 self._with_statistics(
                     _At(version, index, is_snapshot=True),
@@ -239,7 +253,7 @@ class DeltaTableSource(AuditedSource):
                         row.get(f"min.{self._column}"),
                         row.get(f"max.{self._column}"),
                     ),
-                    has_vector=posixpath.basename(unquote(row["path"])) in with_vectors,
+                    deleted.get(posixpath.basename(unquote(row["path"]))),
                 )
                 for index, row in enumerate(rows)
             ]
@@ -266,19 +280,17 @@ class DeltaTableSource(AuditedSource):
     def _added_by(self, at: _At, add: Mapping[str, Any]) -> _Added:
         stats = json.loads(add.get("stats") or "{}")
         bounds = [_inside(stats.get(kind, {}), self._column) for kind in ("nullCount", "minValues", "maxValues")]
-        return self._with_statistics(
-            at, add["path"], stats.get("numRecords"), tuple(bounds), has_vector=bool(add.get("deletionVector"))
-        )
+        if add.get("deletionVector"):
+            why = f"{unquote(add['path'])} has a deletion vector: which of its rows the query read is not known"
+            return _Added(at, add["path"], unreadable=why)
+        return self._with_statistics(at, add["path"], stats.get("numRecords"), tuple(bounds))
 
     def _with_statistics(
-        self, at: _At, path: str, rows: int | None, bounds: tuple[Any, ...], *, has_vector: bool
+        self, at: _At, path: str, rows: int | None, bounds: tuple[Any, ...], deleted: DeletedRows | None = None
     ) -> _Added:
-        if has_vector:
-            why = f"{unquote(path)} has a deletion vector: which of its rows the query read is not known"
-            return _Added(at, path, unreadable=why)
         nulls, low, high = bounds[0], _micros(bounds[1]), _micros(bounds[2])
-        if rows is None or nulls != 0 or low is None or high is None:
-            return _Added(at, path)
+        if deleted is not None or rows is None or nulls != 0 or low is None or high is None:
+            return _Added(at, path, deleted=deleted)
         # One that has microseconds was not cut.
         return _Added(at, path, rows, low, high if high % 1_000 else high + _TRUNCATED_US)
 
