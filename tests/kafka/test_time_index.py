@@ -231,6 +231,16 @@ def test_a_gap_of_fifty_million_offsets_is_one_block_and_one_look(invalid: bool)
     assert log.looks == 1
 
 
+def test_of_partitions_that_are_gone_nothing_is_kept_once_their_splits_have_left() -> None:
+    context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
+    brokers: Any = SparseLog({0: T0}, 1)
+    index = TimeIndex(context, brokers, brokers, brokers, fail_on_data_loss=True)
+    index.add([KafkaSplit("t", 0)])
+    index.leave(["t-0", "never-known-0"])
+    index.remove("t-0")
+    assert (index._gone, index._splits, index._lost) == (set(), {}, set())
+
+
 def test_records_close_together_stay_exact_and_are_read_so_many_at_a_time() -> None:
     log = SparseLog({3 * i: T0 + i for i in range(1000)}, 3000)
     context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()

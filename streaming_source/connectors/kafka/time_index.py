@@ -141,8 +141,8 @@ class TimeIndex:
         self._splits.update((split.split_id, _Indexed.from_its_position(split)) for split in splits)
 
     def leave(self, split_ids: Iterable[str]) -> None:
-        """Their partitions are gone: nothing more will come."""
-        self._gone.update(split_ids)
+        """Their partitions are gone: nothing more will come. Of splits that are not known nothing is kept."""
+        self._gone.update(self._splits.keys() & set(split_ids))
 
     def remove(self, split_id: str) -> None:
         """Forget a split that was read to its end."""
