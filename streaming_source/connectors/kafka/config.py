@@ -197,7 +197,8 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "maxRecordsPerPartition",
             integer(1),
-            "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`.",
+            "Records of one task, at most: there are as many tasks as that takes, also more than `numReaders`; of one "
+            "partition 10,000.",
         ),
         Option(
             "tokenProvider",
