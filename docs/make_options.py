@@ -34,7 +34,8 @@ _SECTIONS = (
 _HEAD = """# Options
 
 Strings, in any case. Durations are written as in Spark: `"5 seconds"`, `"1 hour 30 minutes"`. An unknown option is
-refused, with the nearest known name. This page is written by `docs/make_options.py`.
+refused, with the nearest known name. Option `secretOptions` has others, as JSON, which Spark then does not show: see
+[secrets](cluster.md#secrets). This page is written by `docs/make_options.py`.
 """
 
 

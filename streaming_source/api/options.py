@@ -10,6 +10,7 @@ An option that sets an attribute of a frozen dataclass is declared once, on that
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
@@ -50,7 +51,8 @@ class Option:
     """One option.
 
     `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
-    `default_text`. `same_as` is the option that this is another name of: its value is that one's.
+    `default_text`. `same_as` is the option that this is another name of: its value is that one's. Values are secret of
+    the names, in lower case, in which `secret` is found.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Option:
     default: Any = None
     default_text: str = "none"
     same_as: str | None = None
+    secret: re.Pattern[str] | None = None
 
 
 class OptionSet:
@@ -99,6 +102,13 @@ class OptionSet:
 
     def __or__(self, other: OptionSet) -> OptionSet:
         return OptionSet([*self, *other], {**self._foreign, **other._foreign})
+
+    def is_secret(self, name: str) -> bool:
+        """Whether the value of the option of this name is to be shown nowhere."""
+        low = name.lower()
+        prefix = next((prefix for prefix in self._prefixes if low.startswith(prefix)), None)
+        option = self._options.get(low) or (None if prefix is None else self._options[f"{prefix}*"])
+        return option is not None and option.secret is not None and option.secret.search(low) is not None
 
     def parse(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Parsed values by documented name, defaults filled in.

@@ -13,9 +13,13 @@ from urllib.parse import urlsplit
 
 from pyarrow import fs
 
+from streaming_source.api import Option, OptionSet
+from streaming_source.api.credentials import Credentials, MakeCredentials, credentials_option
+from streaming_source.api.options import any_text
+from streaming_source.data_files.renewed_store import renewed
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["NO_STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
+__all__ = ["NO_STORAGE_OPTIONS", "STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
 
 _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
     (
@@ -29,6 +33,8 @@ _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
 )
 """Names of arguments that are not text, how they are read, and what they are."""
 
+_PREFIX: Final = "storage."
+
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
     "GcsFileSystem": "access_token",
@@ -40,13 +46,31 @@ _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hd
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """Arguments of a file system as text: keys, endpoints, regions. They are in no log, error or `repr`."""
+    """Arguments of a file system as text: keys, endpoints, regions. They are in no log, error or `repr`.
+
+    `credentials` give further ones, which expire.
+    """
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    credentials: Credentials | None = None
 
     @staticmethod
-    def of(values: Mapping[str, str]) -> StorageOptions:
-        return StorageOptions(tuple(sorted((name, str(value)) for name, value in values.items())))
+    def of(values: Mapping[str, str], credentials: Credentials | MakeCredentials | str | None = None) -> StorageOptions:
+        """From names without `storage.`; `credentials` are a function, or its name as `module:function`."""
+        texts = sorted((name, str(value)) for name, value in values.items())
+        return StorageOptions(tuple(texts), Credentials.of(credentials))
+
+    @staticmethod
+    def of_options(values: Mapping[str, Any]) -> StorageOptions:
+        """From parsed values of `STORAGE_OPTIONS`."""
+        return StorageOptions.of(values["storage.*"], values["credentials"])
+
+    def current(self) -> StorageOptions:
+        """Those that are valid now, without a function."""
+        if self.credentials is None:
+            return self
+        given = self.credentials.current((_PREFIX,))
+        return StorageOptions.of(dict(self.values) | {name[len(_PREFIX) :]: given[name] for name in given})
 
     def arguments(self) -> dict[str, Any]:
         """As the classes of `pyarrow.fs` take them."""
@@ -54,6 +78,21 @@ class StorageOptions:
 
 
 NO_STORAGE_OPTIONS: Final = StorageOptions()
+
+STORAGE_OPTIONS: Final = OptionSet(
+    [
+        Option(
+            "storage.*",
+            any_text,
+            "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
+            "`storage.endpoint_override`. They are in no offset, log or error.",
+            {},
+            secret=re.compile(""),
+        ),
+        credentials_option("options `storage.*`"),
+    ]
+)
+"""What each format takes whose files may be in any file system."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,8 +116,18 @@ class Root:
             if self.storage.values:
                 names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)
                 raise OptionError(f"{names}: the local file system takes no storage options, and path is local")
+            if self.storage.credentials is not None:
+                raise OptionError(
+                    "option credentials: the local file system takes none, and path is local; leave it out"
+                )
             return fs.LocalFileSystem(), _trimmed(os.path.abspath(os.path.expanduser(self.uri)))
-        return _opened(self)
+        if self.storage.credentials is None:
+            return _opened(self)
+        _, path = self._current()
+        return renewed(lambda: self._current()[0]), path
+
+    def _current(self) -> tuple[fs.FileSystem, str]:
+        return _opened(Root(self.uri, self.storage.current()))
 
 
 def without_secrets(text: str) -> str:

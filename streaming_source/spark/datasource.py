@@ -49,6 +49,7 @@ from streaming_source.spark.options import (
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
 from streaming_source.spark.rows import RowShaper
+from streaming_source.spark.secret_options import with_secrets_shown
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class AlignedDataSource:
         cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str], zone: str | None = None
     ) -> AlignedDataSource:
         """The same of a source's class; `driver_host` is under which address executors find the driver."""
-        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
+        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(with_secrets_shown(options))
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
         if zone is not None:

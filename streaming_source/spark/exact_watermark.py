@@ -16,9 +16,10 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
-from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host
+from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, source_class
 from streaming_source.spark.loading import as_our_own, columns_of_plan
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off
+from streaming_source.spark.secret_options import with_secrets_hidden
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
         options["gatewayHost"] = driver_host(df.sparkSession)
     if "nodatamicrobatches" not in {option.lower() for option in options} and not has_no_data_batches(df.sparkSession):
         options["noDataMicroBatches"] = "false"
+    options = with_secrets_hidden(options, source_class(loaded.format_name).options())
     with as_our_own():
         frame = reader.options(**options, watermarkRows=EMITTED).load()
     return exact_frame(frame, source, name, schema)

@@ -25,6 +25,7 @@ from streaming_source.spark.registration import (
     register_format,
     session_zone,
 )
+from streaming_source.spark.secret_options import with_secrets_hidden
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class ExactStreamReader:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
             register_format(self._spark, self._format)
+        options = with_secrets_hidden(options, source_class(self._format).options())
         frame, schema = load_stream(self._spark, self._format, options, source, self._name)
         return exact_frame(frame, source, self._name, schema)
 

@@ -20,11 +20,13 @@ from pyspark.sql import SparkSession
 
 import alignment
 import streaming_source
+from streaming_source.api.credentials import Credentials
 from tests.docs.pages import ROOT, blocks, code, pages, printed
 from tests.spark.support import eventually
 
 RUN_BY_TESTS = {
     "README.md",
+    "docs/cluster.md",
     "docs/files.md",
     "docs/from-spark-kafka.md",
     "docs/kafka.md",
@@ -64,6 +66,14 @@ def test_the_page_on_performance_prints_what_it_says(capsys: pytest.CaptureFixtu
     page = ROOT / "docs" / "performance.md"
     exec(compile(code(page), "performance.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == printed(page)
+
+
+def test_the_function_on_the_page_on_clusters_gives_credentials() -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(code(ROOT / "docs" / "cluster.md"), "cluster.md", "exec"), scope)
+    assert set(Credentials(scope["login"]).current(("storage.",))) == {
+        *("storage.access_key", "storage.secret_key", "storage.session_token")
+    }
 
 
 @pytest.mark.spark

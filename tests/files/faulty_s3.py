@@ -32,6 +32,8 @@ class FaultyStore:
         As long as it is set each listing is the one before.
     refused
         As long as it is set all of them are answered with this status.
+    valid_key
+        If it is set, whoever signs with another access key is refused.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class FaultyStore:
         self.answers: list[int | str] = []
         self.is_stale = False
         self.refused: int | None = None
+        self.valid_key: str | None = None
         self.faults = 0
         self._listings: dict[str, tuple[int, list[tuple[str, str]], bytes]] = {}
         self._lock = threading.Lock()
@@ -68,6 +71,9 @@ def before(endpoint: str) -> Iterator[FaultyStore]:
             lists = "list-type" in self.path
             reads = self.command == "GET"
             what = store.next_answer(lists=lists) if reads else None
+            if store.valid_key is not None and f"={store.valid_key}/" not in self.headers.get("Authorization", ""):
+                self._reply(403, [("Content-Type", "application/xml")], _ERROR.format(code="ExpiredToken").encode())
+                return
             if isinstance(what, int):
                 self._reply(what, [("Content-Type", "application/xml")], _ERROR.format(code=_CODES[what]).encode())
                 return

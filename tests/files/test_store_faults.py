@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from pyarrow import feather, fs, orc
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
-from streaming_source.api import SplitsAddition
+from streaming_source.api import SplitsAddition, credentials
 from streaming_source.connectors.files import (
     ArrowFormat,
     CsvFormat,
@@ -36,7 +38,8 @@ from streaming_source.data_files.faults import may_pass
 from streaming_source.data_files.file import DataFile
 from streaming_source.data_files.ranges import FileRange
 from streaming_source.data_files.split_reader import FileSplitReader
-from streaming_source.exceptions import AlignmentError, StoreUnavailableError
+from streaming_source.data_files.stores import StorageOptions
+from streaming_source.exceptions import AlignmentError, OptionError, StoreUnavailableError
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.files.faulty_s3 import FaultyStore, before
 from tests.files.stores import Store, s3_store
@@ -44,6 +47,7 @@ from tests.files.test_layout_orders import look_again, rows, strategy
 from tests.spark.support import SECOND, Run, available_now, fails_with, last_batch, skewed_logs, write_logs
 
 ROWS = 6
+KEY = "do-not-tell-this-key"
 
 
 class FaultyFiles(fs.FileSystemHandler):  # type: ignore[misc]
@@ -595,3 +599,46 @@ def test_a_checkpoint_on_a_full_disk_fails_the_query_and_a_restart_reads_each_ro
     filler.unlink()
     expected = [(split, row) for split in logs for row in range(60)]
     assert sorted(map(tuple, run().rows)) == expected
+
+
+# ---- credentials that expire ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split_by", ["file", "directory"])
+def test_a_source_goes_on_with_new_credentials_when_the_old_ones_have_expired(
+    s3_endpoint: str, split_by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, days = [1.7e9], [1]
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(time=lambda: now_s[0]))
+    with before(s3_endpoint) as proxy:
+        store = s3_store(s3_endpoint)
+        fixed = {**store.storage, "endpoint_override": proxy.endpoint}
+        del fixed["access_key"]
+
+        def login() -> tuple[dict[str, str], float]:
+            return {"storage.access_key": f"{KEY}-{days[0]}"}, now_s[0] + 3600
+
+        storage = StorageOptions.of(fixed, login)
+        columns = pa.schema([("t", pa.timestamp("us"))])
+        source = FileSource(f"{store.uri}/in", split_by, data_schema=columns, storage=storage)
+        proxy.valid_key = f"{KEY}-1"
+        store.write("in/a/0.parquet", [0.0, 1.0, 2.0])
+        run = SourceHarness(source, strategy())
+        run.run()
+        days[0], now_s[0], proxy.valid_key = 2, now_s[0] + 3500, f"{KEY}-2"
+        store.write("in/a/1.parquet", [3.0, 4.0, 5.0])
+        store.write("in/b/0.parquet", [0.0, 1.0, 2.0])
+        look_again(run)
+        assert len(rows(run)) == 9
+        run.close()
+        # Those that the store refuses are an error, and nothing is lost in silence.
+        proxy.valid_key = f"{KEY}-3"
+        with pytest.raises(Exception, match=r"AWS Error|ACCESS_DENIED|403|EXPIRED") as raised:
+            SourceHarness(replace(source, bounded=True), strategy()).run()
+        assert KEY not in str(raised.value)
+
+
+def test_credentials_are_refused_for_local_files(tmp_path: Path) -> None:
+    storage = StorageOptions.of({}, "my_keys:login")
+    with pytest.raises(OptionError, match=r"option credentials: the local file system takes none.*leave it out$"):
+        FileSource(str(tmp_path), storage=storage).schema()

@@ -8,17 +8,21 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from streaming_source import WatermarkStrategy, from_source
-from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.api import credentials
+from streaming_source.connectors.kafka import KafkaSource, client
 from streaming_source.exceptions import SourceError
 from tests.kafka.broker import PASSWORD, USER, KafkaBroker
-from tests.kafka.support import on_executor, reading
+from tests.kafka.support import by_split, on_executor, reading
 from tests.kafka.topics import MS, Record, Topic
+from tests.spark.reading import Reading
 from tests.spark.support import T0, available_now
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -33,6 +37,14 @@ def token() -> tuple[str, float]:
     return ".".join(
         base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts
     ) + ".", now + 3600
+
+
+def login() -> dict[str, str]:
+    return {f"kafka.sasl.{name}": SCRAM[f"sasl.{name}"] for name in ("username", "password")}
+
+
+def no_login() -> dict[str, str]:
+    return {**login(), "kafka.sasl.password": "another-secret"}
 
 
 def no_token() -> tuple[str, float]:
@@ -58,8 +70,9 @@ def java(broker: KafkaBroker) -> dict[str, str]:
         java,
         lambda broker: settings(broker, **SCRAM) | {"indexing": "scan"},
         lambda broker: settings(broker) | {"tokenProvider": NAME},
+        lambda broker: settings(broker, **{"sasl.mechanism": "SCRAM-SHA-256"}) | {"credentials": f"{__name__}:login"},
     ],
-    ids=["java's names", "scram", "token"],
+    ids=["java's names", "scram", "token", "credentials"],
 )
 def test_a_topic_is_read_over_tls_by_planner_and_tasks(
     topic: Topic, given: Callable[[KafkaBroker], dict[str, str]], caplog: pytest.LogCaptureFixture
@@ -101,13 +114,14 @@ def test_a_topic_is_read_over_tls_by_planner_and_tasks(
             {"kafka.bootstrap.servers": "{by address}"},
             r"is not for the name .127\.0\.0\.1.: give kafka\.bootstrap\.servers,.* any name$",
         ),
+        ({"credentials": f"{__name__}:no_login"}, r"Authentication failed.*refuses the login: check"),
         pytest.param(
             {"tokenProvider": f"{__name__}:no_token"},
             "the token provider failed: it raised ValueError; call it by itself",
             marks=pytest.mark.soak,  # the client waits ten seconds for it
         ),
     ],
-    ids=["password", "mechanism", "certificate", "no-file", "store", "name", "token"],
+    ids=["password", "mechanism", "certificate", "no-file", "store", "name", "credentials", "token"],
 )
 def test_a_connection_that_is_refused_ends_with_its_fix_and_without_a_secret(
     topic: Topic, wrong: dict[str, str], why: str, tmp_path: Path
@@ -124,6 +138,55 @@ def test_a_connection_that_is_refused_ends_with_its_fix_and_without_a_secret(
         begun.next()
     assert "secret" not in str(refused.value)
     assert USER not in str(refused.value)
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_renewed_credentials_are_those_of_every_later_connection(
+    topic: Topic, indexing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create(2).write([Record(T0 // MS + i, partition=i % 2) for i in range(6)])
+    now_s, calls = [1.7e9], []
+
+    def renewed() -> tuple[dict[str, str], float]:
+        calls.append(1)
+        return {**login(), "kafka.client.id": f"client-{len(calls)}"}, now_s[0] + 3600
+
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(time=lambda: now_s[0]))
+    monkeypatch.setattr(f"{__name__}.login_of_today", renewed, raising=False)
+    made = spied(monkeypatch)
+    given = settings(topic.broker, **{"sasl.mechanism": "SCRAM-SHA-256"}) | {"indexing": indexing}
+    with reading(topic, credentials=f"{__name__}:login_of_today", **given) as begun:
+        first = by_split(next_table(begun, 6))
+        assert {settings["client.id"] for settings in made} == {"client-1"}
+        made.clear()
+        now_s[0] += 3400
+        topic.write([Record(T0 // MS + i, partition=i % 2) for i in range(6, 10)])
+        second = by_split(next_table(begun, 4))
+    assert {settings["client.id"] for settings in made} == {"client-2"}
+    assert (first, second) == ({0: [0, 1, 2], 1: [0, 1, 2]}, {0: [3, 4], 1: [3, 4]})
+
+
+def next_table(begun: Reading, rows: int) -> pa.Table:
+    begun.await_unread(rows)
+    table = begun.next()
+    assert table is not None
+    return table
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The settings of all clients that are made from now on."""
+    made: list[dict[str, Any]] = []
+
+    def spy(kind: Any) -> Any:
+        def make(config: dict[str, Any]) -> Any:
+            made.append(config)
+            return kind(config)
+
+        return make
+
+    for name in ("Consumer", "AdminClient"):
+        monkeypatch.setattr(client, name, spy(getattr(client, name)))
+    return made
 
 
 @pytest.mark.soak

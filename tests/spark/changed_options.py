@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tests.kafka.broker import PASSWORD, USER
+
 __all__ = ["DATAGEN", "FILES", "FRAME", "KAFKA", "NOT_BY_HAND", "STRATEGY", "Change", "table"]
 
 Given: TypeAlias = dict[str, str]
@@ -46,6 +48,11 @@ _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
 NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches"}
 """`late_records` gives them, and the last one comes from the session."""
+
+
+def no_secrets() -> dict[str, str]:
+    """Credentials for a store that takes none."""
+    return {}
 
 
 def _may(option: str, before: str | None, after: str | None, state: str = _POSITIONS, **both: str) -> Change:
@@ -248,6 +255,7 @@ FILES: Final = (
         {"path": "local://{in}", "storage.auto_mkdir": "true"},
         "kept, and in no offset: it may be another key, or another address of the same store",
     ),
+    _may("credentials", None, "tests.spark.changed_options:no_secrets", _NO_STATE, path="local://{in}"),
     _may("inferSchema", None, "true", _COLUMNS, **_CSV),
     _may("sep", None, ",", _READING, **_CSV),
     _may("quote", None, "'", _READING, **_CSV),
@@ -270,6 +278,12 @@ _SASL = {
     "kafka.bootstrap.servers": "{secure}",
     "kafka.security.protocol": "SASL_SSL",
     "kafka.ssl.ca.location": "{certificate}",
+}
+_SCRAM = {
+    **_SASL,
+    "kafka.sasl.mechanism": "SCRAM-SHA-256",
+    "kafka.sasl.username": USER,
+    "kafka.sasl.password": PASSWORD,
 }
 _END = "splits end where the first run's options say"
 
@@ -355,6 +369,7 @@ KAFKA: Final = (
         f"{_NO_STATE}; a micro-batch read again is cut for the new number, its records are the same",
     ),
     _may("tokenProvider", f"{_TESTS}.test_secure:token", f"{_TESTS}.test_changed_options:token", _NO_STATE, **_SASL),
+    _may("credentials", None, f"{_TESTS}.test_secure:login", _NO_STATE, **_SCRAM),
     _may(
         "kafka.*",
         None,

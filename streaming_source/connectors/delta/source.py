@@ -131,7 +131,7 @@ class DeltaSource(TableSource):
     def from_options(cls, values: Mapping[str, Any]) -> DeltaSource:
         if not values["path"]:
             raise OptionError("option path is missing: give the folder of the table, as in .load('/data/clicks')")
-        return cls(**{**arguments(cls, values), "storage": StorageOptions.of(values["storage.*"])})
+        return cls(**{**arguments(cls, values), "storage": StorageOptions.of_options(values)})
 
     @property
     def identity(self) -> str:

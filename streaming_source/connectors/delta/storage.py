@@ -49,6 +49,7 @@ def storage_options(uri: str, storage: StorageOptions) -> dict[str, str] | None:
 
     An `OptionError` for one that it has no name for.
     """
+    storage = storage.current()
     if not storage.values:
         return None
     scheme = uri.partition(":")[0].lower()

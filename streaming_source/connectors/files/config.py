@@ -15,7 +15,6 @@ from alignment.arrow_times import UTC
 from alignment.durations import parse_duration_us
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
-    any_text,
     arguments,
     boolean,
     choice,
@@ -32,7 +31,13 @@ from streaming_source.connectors.files.given_columns import GivenColumns
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
+from streaming_source.data_files.stores import (
+    NO_STORAGE_OPTIONS,
+    STORAGE_OPTIONS,
+    Root,
+    StorageOptions,
+    repr_without_secrets,
+)
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
@@ -313,13 +318,7 @@ FILES_OPTIONS: Final = (
                 False,
                 "false",
             ),
-            Option(
-                "storage.*",
-                any_text,
-                "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
-                "`storage.endpoint_override`. They are in no offset, log or error.",
-                {},
-            ),
+            *STORAGE_OPTIONS,
         ],
         _FOREIGN,
     )
@@ -335,5 +334,5 @@ def files_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
         **arguments(FilesConfig, values),
         "format": format_of(values),
         "data_schema": values["dataSchema"],
-        "storage": StorageOptions.of(values["storage.*"]),
+        "storage": StorageOptions.of_options(values),
     }

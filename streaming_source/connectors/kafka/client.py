@@ -89,16 +89,19 @@ class PartitionConsumer:
 
     def __init__(self, config: ClientConfig, clients: api.KeptClients) -> None:
         self._config = config
+        # What the consumer was made with: credentials may have been renewed since.
+        self._current = config
         self._clients = clients
         self._taken: Consumer | None = None
 
     @property
     def client(self) -> Consumer:
         if self._taken is None:
+            self._current = self._config.current()
             try:
-                self._taken = self._clients.take(self._key, lambda: Consumer(self._config.for_consumer()))
+                self._taken = self._clients.take(self._key, lambda: Consumer(self._current.for_consumer()))
             except KafkaException as error:
-                failed = self._config.error("making a consumer", error)
+                failed = self._current.error("making a consumer", error)
                 raise failed from None
         return self._taken
 
@@ -117,7 +120,7 @@ class PartitionConsumer:
                     return None
                 answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
         except KafkaException as error:
-            failed = self._config.error(f"asking for the offsets of partition {part}", error)
+            failed = self._current.error(f"asking for the offsets of partition {part}", error)
             raise failed from None
         return int(answers[0].offset)
 
@@ -130,6 +133,14 @@ class PartitionConsumer:
         if found.error is not None and found.error.code() not in GONE:
             return None
         return frozenset(found.partitions)
+
+    def drop_if_outdated(self) -> bool:
+        """Close the consumer if its credentials have been renewed since it was made: it is assigned nothing then."""
+        if self._config.credentials is None or self._taken is None or self._config.current() == self._current:
+            return False
+        client, self._taken = self._taken, None
+        client.close()
+        return True
 
     def close(self) -> None:
         """Give it back; it reads nothing any more."""
@@ -145,7 +156,7 @@ class PartitionConsumer:
 
     @property
     def _key(self) -> tuple[str, ClientConfig]:
-        return "kafka-consumer", self._config
+        return "kafka-consumer", self._current
 
 
 class RetryPolicy(api.RetryPolicy):
@@ -176,6 +187,8 @@ class KafkaAdmin:
         self._patience = patience
         self._leaders = leaders or Leaders()
         self._outage = outage or Outage(config.brokers, patience.seconds)
+        # What the client was made with: credentials may have been renewed since.
+        self._current = config
         self._client: AdminClient | None = None
         self._last_trouble = ""
         self._refusal: KafkaError | None = None
@@ -236,7 +249,7 @@ class KafkaAdmin:
             return self._patience.run(lambda: self._tried(call))
         except KafkaException as error:
             fix = "" if self._patience.has_succeeded else _FIRST_CONTACT
-            failed = self._config.error(what, error, more=self._last_trouble, fix=fix)
+            failed = self._current.error(what, error, more=self._last_trouble, fix=fix)
         raise failed
 
     def _tried(self, call: Callable[[], T]) -> T:
@@ -246,7 +259,7 @@ class KafkaAdmin:
             return answer
         except KafkaException as error:
             if _code(error) in _SILENCE:
-                self._outage.fail(self._config.scrub(str(error.args[0].str())))
+                self._outage.fail(self._current.scrub(str(error.args[0].str())))
             else:
                 self._outage.end()
             if self._client is not None:
@@ -259,8 +272,10 @@ class KafkaAdmin:
             raise
 
     def _connected(self) -> AdminClient:
-        if self._client is None:
-            self._client = AdminClient({**self._config.for_admin(), "error_cb": self._note})
+        current = self._config.current()
+        if self._client is None or current != self._current:
+            self._current = current
+            self._client = AdminClient({**current.for_admin(), "error_cb": self._note})
         return self._client
 
     @property
@@ -282,7 +297,7 @@ class KafkaAdmin:
         if error.code() in _REFUSALS:
             self._refusal = error
             return
-        self._last_trouble = self._config.scrub(f"; the client reports: {error.str()}")
+        self._last_trouble = self._current.scrub(f"; the client reports: {error.str()}")
 
     def _topics(self, subscription: Subscription) -> list[KnownTopic]:
         client = self._connected()

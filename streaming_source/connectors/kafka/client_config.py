@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from streaming_source.api.credentials import Credentials
 from streaming_source.connectors.kafka.connection_fixes import fix_of
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["ClientConfig", "MakeToken", "TokenProvider", "scrubbed"]
+__all__ = ["CREDENTIALS_OF", "SECRET_NAMES", "ClientConfig", "MakeToken", "TokenProvider", "scrubbed"]
 
 _QUIET: Final = {
     # On standard error it says twenty times a second that a broker is down. What matters is raised, or logged, here.
@@ -42,12 +44,20 @@ _SET_HERE: Final = {
     "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
 }
 
-_SECRET: Final = re.compile(r"password|secret|token|jaas|\.pem$|ssl\.key(?!.*\.location$)|username|oauthbearer\.config")
+SECRET_NAMES: Final = re.compile(
+    r"password|secret|token|jaas|\.pem$|ssl\.key(?!.*\.location$)|keystore\.key$|username|oauthbearer\.config"
+    r"|user\.info|proxy"
+)
+"""Found in the names of settings of brokers' clients and of a registry's whose values are secret."""
 
 MakeToken: TypeAlias = Callable[[], tuple[Any, ...]]
 """Returns a token and when it expires, in seconds since the epoch; a principal and extensions may follow."""
 
 _YEAR_5138_S: Final = 1e11
+
+_PREFIX: Final = "kafka."
+CREDENTIALS_OF: Final = (_PREFIX, "schemaRegistry.")
+"""How options begin that may expire."""
 
 
 @dataclass(unsafe_hash=True)
@@ -103,12 +113,14 @@ class TokenProvider:
 class ClientConfig:
     """Settings of librdkafka: names (without `kafka.`) and values, sorted. Hashable, and silent about secrets.
 
-    The consumer group's prefix is for access control lists: no group is ever joined.
+    The consumer group's prefix is for access control lists: no group is ever joined. With `credentials` the settings
+    are as the user gave them, and `current` has those to connect with.
     """
 
     settings: tuple[tuple[str, str], ...] = field(repr=False)
     group_id_prefix: str = "spark-kafka-source"
     token_provider: TokenProvider | None = None
+    credentials: Credentials | None = None
 
     @classmethod
     def of(
@@ -116,10 +128,12 @@ class ClientConfig:
         settings: Mapping[str, str],
         group_id_prefix: str = "spark-kafka-source",
         token_provider: TokenProvider | None = None,
+        credentials: Credentials | None = None,
     ) -> ClientConfig:
         """Translate, check and sort what the user gave; those of the Java client are taken where librdkafka has them.
 
-        An `OptionError` if brokers are missing, librdkafka does not take one, or this source must set it itself.
+        An `OptionError` if brokers are missing, librdkafka does not take one, or this source must set it itself. With
+        `credentials` that is known once they are there.
         """
         if not settings.get("bootstrap.servers", "").strip():
             raise OptionError(
@@ -128,11 +142,19 @@ class ClientConfig:
         for name in settings:
             if name in _SET_HERE:
                 raise OptionError(f"option kafka.{name} cannot be set: {_SET_HERE[name]}")
-        given = translated({name: str(value) for name, value in settings.items()})
-        given = _with_tokens(given, token_provider)
+        given = {name: str(value) for name, value in settings.items()}
+        if credentials is not None:
+            return cls(tuple(sorted(given.items())), group_id_prefix, token_provider, credentials)
+        given = _with_tokens(translated(given), token_provider)
         config = cls(tuple(sorted(given.items())), group_id_prefix, token_provider)
         config._try()
         return config
+
+    def current(self) -> ClientConfig:
+        """The same with the credentials that are valid now; itself, if it has none that expire."""
+        if self.credentials is None:
+            return self
+        return _with_credentials(self, tuple(sorted(self.credentials.current(CREDENTIALS_OF).items())))
 
     @property
     def brokers(self) -> str:
@@ -156,7 +178,7 @@ class ClientConfig:
 
     def scrub(self, text: str) -> str:
         """A text without the values of secret settings."""
-        return scrubbed(text, {value for name, value in self.settings if _SECRET.search(name)})
+        return scrubbed(text, {value for name, value in self.settings if SECRET_NAMES.search(name)})
 
     def error(self, what: str, error: Exception, *, more: str = "", fix: str = "") -> SourceError:
         """Return an error of the client, with what was to be done, without secrets; in its last sentence what to do.
@@ -190,6 +212,13 @@ class ClientConfig:
             f"option kafka.{named[1] if named else '*'}: {why}; give settings of librdkafka (its CONFIGURATION.md), "
             "or those of the Java client that it has under another name"
         )
+
+
+@lru_cache(maxsize=8)
+def _with_credentials(config: ClientConfig, given: tuple[tuple[str, str], ...]) -> ClientConfig:
+    """Checked once for each that the function returns."""
+    of_clients = {name.removeprefix(_PREFIX): value for name, value in given if name.startswith(_PREFIX)}
+    return ClientConfig.of({**dict(config.settings), **of_clients}, config.group_id_prefix, config.token_provider)
 
 
 def _with_tokens(settings: dict[str, str], provider: TokenProvider | None) -> dict[str, str]:

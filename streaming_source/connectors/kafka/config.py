@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
+from streaming_source.api.credentials import credentials_option
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     arguments,
@@ -22,7 +23,7 @@ from streaming_source.api.options import (
     text,
 )
 from streaming_source.connectors.kafka.client import RetryPolicy
-from streaming_source.connectors.kafka.client_config import ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.client_config import SECRET_NAMES, ClientConfig, TokenProvider
 from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
 from streaming_source.exceptions import OptionError
@@ -167,7 +168,14 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "schemaRegistryUrl", text, "With `avro`, `protobuf`: where the schemas are that values were written with."
         ),
-        Option("schemaRegistry.*", text, "Settings of the registry's client, like `basic.auth.user.info`.", {}, "none"),
+        Option(
+            "schemaRegistry.*",
+            text,
+            "Settings of the registry's client, like `basic.auth.user.info`.",
+            {},
+            "none",
+            secret=SECRET_NAMES,
+        ),
         Option(
             "valueSubject",
             text,
@@ -206,12 +214,14 @@ KAFKA_OPTIONS: Final = OptionSet(
             "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
             "the epoch at which it expires. Called on the driver and on executors.",
         ),
+        credentials_option("options `kafka.*` and `schemaRegistry.*`"),
         Option(
             "kafka.*",
             lambda name, value: value,
             "Settings of the clients, like `kafka.bootstrap.servers` (required): those of librdkafka, and those of "
             "the Java client that it has under another name.",
             {},
+            secret=SECRET_NAMES,
         ),
     ]
 )
@@ -223,7 +233,7 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     Connects to nothing.
     """
     subscription = Subscription.of(values)
-    client = ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"])
+    client = ClientConfig.of(values["kafka.*"], values["groupIdPrefix"], values["tokenProvider"], values["credentials"])
     start, end = Boundary.start_and_end(values)
     return {
         **arguments(KafkaConfig, values),
@@ -277,7 +287,7 @@ def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription
             f"option valueFormat = {kind!r} needs valueSubject where not exactly one topic is named: the subject of "
             "which the latest schema is that of the column"
         )
-    registry = SchemaRegistry.of(values["schemaRegistryUrl"], values["schemaRegistry.*"])
+    registry = SchemaRegistry.of(values["schemaRegistryUrl"], values["schemaRegistry.*"], values["credentials"])
     if kind == "protobuf":
         return ProtobufValues(registry, subject, values["invalidValue"])
     return AvroValues(registry, subject or "", values["invalidValue"], given)

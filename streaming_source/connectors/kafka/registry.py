@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from streaming_source.connectors.kafka.client_config import scrubbed
+from streaming_source.api.credentials import Credentials
+from streaming_source.connectors.kafka.client_config import CREDENTIALS_OF, scrubbed
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
@@ -18,6 +19,7 @@ _FORMAT: Final = "serialized"
 """Descriptors instead of text, for Protobuf; nothing else has it."""
 
 _NOT_FOUND: Final = 404
+_PREFIX: Final = "schemaRegistry."
 
 _SECRET: Final = re.compile(r"password|secret|token|user\.info|key|proxy")
 _NUMBERS: Final = frozenset(
@@ -48,9 +50,10 @@ class SchemaRegistry:
 
     url: str = field(repr=False)
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    credentials: Credentials | None = None
 
     @classmethod
-    def of(cls, url: str, settings: Mapping[str, str]) -> SchemaRegistry:
+    def of(cls, url: str, settings: Mapping[str, str], credentials: Credentials | None = None) -> SchemaRegistry:
         """Check what the user gave; an `OptionError` if the client does not take it, or cannot be had."""
         if "url" in settings:
             raise OptionError(
@@ -63,8 +66,9 @@ class SchemaRegistry:
                     f"option schemaRegistryUrl: address {number} of {url.count(',') + 1} is none of a web service; "
                     "it must be as in 'https://host:8081'"
                 )
-        registry = cls(url, tuple(sorted(settings.items())))
-        registry._client().close()
+        registry = cls(url, tuple(sorted(settings.items())), credentials)
+        if credentials is None:
+            registry._client().close()
         return registry
 
     def latest(self, subject: str) -> SchemaText:
@@ -83,9 +87,14 @@ class SchemaRegistry:
 
     def scrub(self, text: str) -> str:
         """A text without what is secret of the settings and of the address."""
-        secrets = [value for name, value in self.settings if value and _SECRET.search(name)]
+        secrets = [value for name, value in self._current().items() if value and _SECRET.search(name)]
         secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
         return scrubbed(text, {one for secret in secrets for one in (secret, *secret.split(":", 1))})
+
+    def _current(self) -> dict[str, str]:
+        given = {} if self.credentials is None else self.credentials.current(CREDENTIALS_OF)
+        of_registry = {name[len(_PREFIX) :]: given[name] for name in given if name.startswith(_PREFIX)}
+        return {**dict(self.settings), **of_registry}
 
     def _get(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
         # Questions are few: no connection is kept for the next.
@@ -108,9 +117,10 @@ class SchemaRegistry:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:
             missing_package("valueFormat", error)
-        numbers = {name: float(value) for name, value in self.settings if name in _NUMBERS and _is_number(value)}
+        settings = self._current()
+        numbers = {name: float(settings[name]) for name in _NUMBERS & settings.keys() if _is_number(settings[name])}
         try:
-            return SchemaRegistryClient({**dict(self.settings), **numbers, "url": self.url})
+            return SchemaRegistryClient({**settings, **numbers, "url": self.url})
         except (ValueError, TypeError, OSError) as error:
             failed = self.scrub(f"options schemaRegistryUrl, schemaRegistry.*: {error}")
         raise OptionError(failed)

@@ -15,6 +15,7 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
+from streaming_source.api.credentials import Credentials, MakeCredentials
 from streaming_source.connectors.kafka.client_config import MakeToken, TokenProvider
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS, KafkaConfig, kafka_arguments
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
@@ -60,7 +61,13 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @classmethod
     def of(
-        cls, bootstrap_servers: str, subscribe: str = "", *, token_provider: MakeToken | None = None, **options: Any
+        cls,
+        bootstrap_servers: str,
+        subscribe: str = "",
+        *,
+        token_provider: MakeToken | None = None,
+        credentials: MakeCredentials | str | None = None,
+        **options: Any,
     ) -> KafkaSource:
         """From the options of the format, by keyword; the settings of the clients as `kafka={...}`.
 
@@ -73,6 +80,9 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         token_provider
             For OAUTHBEARER: makes a token, and says at which second since the epoch it expires. Called on the driver
             and on executors.
+        credentials
+            For secrets that expire: returns a dictionary of options such as `"kafka.sasl.password"`, or a tuple of that
+            and when it expires; or its name as `"module:function"`.
         **options
             The others, such as `startingOffsets="earliest"`.
 
@@ -94,6 +104,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         values = KAFKA_OPTIONS.parse(texts)
         if token_provider is not None:
             values["tokenProvider"] = TokenProvider(token_provider)
+        values["credentials"] = Credentials.of(credentials)
         return cls.from_options(values)
 
     @classmethod

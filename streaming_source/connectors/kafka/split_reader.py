@@ -133,6 +133,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         """What came; a `DataLossError` or `SourceError` if it will not, or the brokers are silent for too long."""
         began = time.monotonic()
         until, look_at = began + self._poll_timeout_s, began + _LOOK_AFTER_S
+        if self._consumer.drop_if_outdated():
+            self._assign_again()
         gone = self._look_at_ends()
         if gone:
             return RecordsBySplits(finished_splits=gone)
@@ -213,6 +215,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._consumer.client.incremental_assign([reading.where for reading in new])
         if paused := [reading.where for reading in new if reading.is_paused]:
             self._consumer.client.pause(paused)
+
+    def _assign_again(self) -> None:
+        """The consumer is a new one."""
+        assigned = list(self._assigned.values())
+        self._assigned.clear()
+        for reading in assigned:
+            reading.is_assigned = False
+        self._assign(*assigned)
 
     def _unassign(self, *readings: _Reading) -> None:
         old = [reading for reading in readings if reading.is_assigned]

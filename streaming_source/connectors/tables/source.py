@@ -12,28 +12,20 @@ from pyarrow import fs
 
 from alignment.durations import parse_duration_us
 from alignment.timestamps import TimestampAssigner
-from streaming_source.api import Boundedness, Option, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
-from streaming_source.api.options import any_text, boolean, duration_field, durations_as_timedelta, option_field
+from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
+from streaming_source.api.options import boolean, duration_field, durations_as_timedelta, option_field
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
 from streaming_source.connectors.tables.enumerator import TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.split_reader import FileSplitReader
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, StorageOptions, repr_without_secrets
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions, repr_without_secrets
 from streaming_source.exceptions import OffsetError, SchemaError
 
-__all__ = ["STORAGE_OPTION", "TableSource", "table_options"]
+__all__ = ["TableSource", "table_options"]
 
 _SHORTEST_US: Final = 1000
-
-STORAGE_OPTION: Final = Option(
-    "storage.*",
-    any_text,
-    "Arguments of the file system, as its class in `pyarrow.fs` takes them: `storage.access_key`, "
-    "`storage.endpoint_override`. They are in no offset, log or error.",
-    {},
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -134,4 +126,4 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
 
 def table_options(kind: type[TableSource], foreign: dict[str, str]) -> OptionSet:
     """The options of a format, and names of others with what to do instead."""
-    return OptionSet.of(kind) | OptionSet([STORAGE_OPTION], foreign)
+    return OptionSet.of(kind) | OptionSet(STORAGE_OPTIONS, foreign)

@@ -1,0 +1,64 @@
+"""Options with secret values, given to Spark as one that it never shows.
+
+Spark has the options of a source in its plans, which `explain`, the event log and the user interface show. It hides
+those whose names match `spark.redaction.regex`: by default `secret`, `password`, `token`. Others that hold a secret,
+such as `kafka.sasl.jaas.config` and `storage.account_key`, are therefore carried in one option of such a name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from streaming_source.api import OptionSet
+from streaming_source.exceptions import OptionError
+
+__all__ = ["SECRET_OPTIONS", "with_secrets_hidden", "with_secrets_shown"]
+
+SECRET_OPTIONS: Final = "secretOptions"
+
+_LOGIN_IN_URI: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+
+
+def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[str, str]:
+    """Options for Spark: those whose values are secret are in one, as JSON."""
+    every = with_secrets_shown(options)
+    secret = {
+        name: value
+        for name, value in every.items()
+        if name not in options or known.is_secret(name) or _LOGIN_IN_URI.search(value)
+    }
+    if not secret:
+        return every
+    return {name: every[name] for name in every if name not in secret} | {SECRET_OPTIONS: json.dumps(secret)}
+
+
+def with_secrets_shown(options: Mapping[str, str]) -> dict[str, str]:
+    """Options as the user gave them; an `OptionError`, which shows no value, if the one with secrets is no JSON."""
+    shown, secret = {}, {}
+    for name, value in options.items():
+        if name.lower() == SECRET_OPTIONS.lower():
+            secret = _parsed(value)
+        else:
+            shown[name] = value
+    for name, value in secret.items():
+        if shown.get(name, value) != value:
+            raise OptionError(
+                f"option {name} is given by itself and in {SECRET_OPTIONS}, with another value; give it once"
+            )
+    return {**shown, **secret}
+
+
+def _parsed(text: str) -> dict[str, str]:
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict) or not all(isinstance(value, str) for value in parsed.values()):
+        raise OptionError(
+            f"option {SECRET_OPTIONS}: must be a JSON object of options, all of text; write it with json.dumps, as in "
+            "json.dumps({'storage.secret_key': key})"
+        )
+    return parsed

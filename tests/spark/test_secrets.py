@@ -1,0 +1,147 @@
+"""Secrets of options in a real run: what Spark prints and writes down, and what we do, has none of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.files.stores import s3_store
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECRET = "do-not-tell-this"
+"""All values that are secret begin so."""
+
+_KEYS = """
+import json, os, time
+
+
+def login():
+    with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as calls:
+        calls.write(f"{os.getpid()}\\n")
+    with open(os.path.join(os.path.dirname(__file__), "keys.json")) as keys:
+        return json.load(keys), time.time() + 3600
+"""
+
+_PROGRAM = """
+import json, os, sys
+from pyspark.sql import SparkSession, functions as F
+from streaming_source import explain, late_records, read_stream, with_exact_watermark
+
+root, uri, is_connect = sys.argv[1], sys.argv[2], sys.argv[3] == "connect"
+with open(root + "/options.json") as file:
+    fixed, secret = json.load(file)
+builder = SparkSession.builder.remote("local[2]") if is_connect else SparkSession.builder.master("local[2]")
+conf = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.eventLog.dir": "file://" + root + "/events",
+}
+spark = builder.config(map=conf).getOrCreate()
+options = {"eventTimeColumn": "t", "splitBy": "file", **fixed}
+kafka = {
+    "subscribe": "orders",
+    "kafka.bootstrap.servers": "127.0.0.1:1",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="{secret["storage.access_key"]}" password="{secret["storage.secret_key"]}";',
+}
+frames = {
+    "by function": read_stream(spark).format("aligned_files").options(**options, credentials="my_keys:login"),
+    "by option": read_stream(spark).format("aligned_files").options(**options, **secret),
+}
+frames = {name: reader.load(uri) for name, reader in frames.items()}
+packed = {**options, "secretOptions": json.dumps(secret)}
+plain = spark.readStream.format("aligned_files").options(**packed).option("timeZone", "UTC").load(uri)
+frames["by hand"] = with_exact_watermark(plain)
+batch = spark.read.format("aligned_files").options(**packed).option("timeZone", "UTC").load(uri)
+login = read_stream(spark).format("aligned_kafka").options(**kafka).load()
+if is_connect:
+    # A client's options are in what it sends, which Spark's event log has.
+    frames = {"by function": frames["by function"]}
+else:
+    for frame in (*frames.values(), plain, batch, login):
+        frame.explain(True)
+        frame.explain("formatted")
+    assert batch.count() == 12
+for name, frame in frames.items():
+    counted = frame.groupBy(F.window("t", "4 seconds")).count()
+    writer = counted.writeStream.format("parquet").option("checkpointLocation", f"{root}/checkpoints/{name}")
+    query = writer.option("path", f"{root}/out/{name}").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    query.explain(True)
+    print(query.status, query.recentProgress, [getattr(one, "json", one) for one in query.recentProgress])
+    print(explain(query), json.dumps(explain(query).to_json(), default=str))
+    # The latest window is not closed.
+    assert spark.read.parquet(f"{root}/out/{name}").count() == 2, name
+print("ended")
+spark.stop()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    """There is no session of this test here."""
+    return
+
+
+@pytest.mark.parametrize("session", ["classic", pytest.param("connect", marks=pytest.mark.soak)])
+def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
+    s3_endpoint: str, tmp_path: Path, session: str
+) -> None:
+    store = s3_store(s3_endpoint)
+    for split in ("a", "b"):
+        store.write(f"in/{split}.parquet", [0.0, 1.0, 3.0, 5.0, 7.0, 9.0])
+    names = ("access_key", "secret_key", "session_token")
+    secret = {f"storage.{name}": f"{SECRET}-{name}" for name in names}
+    fixed = {name: value for name, value in store.options.items() if name not in secret}
+    (tmp_path / "events").mkdir()
+    (tmp_path / "options.json").write_text(json.dumps([fixed, secret]))
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "my_keys.py").write_text(_KEYS)
+    (modules / "keys.json").write_text(json.dumps(secret))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(tmp_path), f"{store.uri}/in", session],
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONPATH": os.pathsep.join([str(modules), str(ROOT)]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout.splitlines()[-1] == "ended"
+    # Planner and tasks call it, each process once.
+    callers = (modules / "calls").read_text().splitlines()
+    assert len(callers) == len({*callers}) > 1
+    written = {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    for folder in ("events", "checkpoints", "out"):
+        for file in (tmp_path / folder).rglob("*"):
+            if file.is_file():
+                written[str(file.relative_to(tmp_path))] = file.read_bytes()
+    assert any(name.startswith("events") for name in written)
+    assert any("offsets" in name for name in written)
+    shown = [name for name, content in written.items() if SECRET.encode() in content]
+    assert not shown, {name: _around(written[name]) for name in shown}
+
+
+def _around(content: bytes) -> str:
+    at = content.index(SECRET.encode())
+    return content[max(0, at - 300) : at + 60].decode(errors="replace")
