@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -19,7 +20,15 @@ from streaming_source.api.options import any_text
 from streaming_source.data_files.renewed_store import renewed
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["NO_STORAGE_OPTIONS", "STORAGE_OPTIONS", "Root", "StorageOptions", "repr_without_secrets", "without_secrets"]
+__all__ = [
+    "NO_STORAGE_OPTIONS",
+    "STORAGE_OPTIONS",
+    "Root",
+    "StorageOptions",
+    "repr_without_secrets",
+    "without_secrets",
+    "write_whole",
+]
 
 _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
     (
@@ -33,7 +42,12 @@ _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
 )
 """Names of arguments that are not text, how they are read, and what they are."""
 
+_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
+"""File systems on which a file appears when it is complete, and not before."""
+
 _PREFIX: Final = "storage."
+_CREDENTIALS_OF: Final = (_PREFIX, "kafka.", "schemaRegistry.")
+"""One function may have those of several sources."""
 
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
@@ -69,8 +83,13 @@ class StorageOptions:
         """Those that are valid now, without a function."""
         if self.credentials is None:
             return self
-        given = self.credentials.current((_PREFIX,))
-        return StorageOptions.of(dict(self.values) | {name[len(_PREFIX) :]: given[name] for name in given})
+        given = self.credentials.current(_CREDENTIALS_OF)
+        own = {name[len(_PREFIX) :]: given[name] for name in given if name.startswith(_PREFIX)}
+        return StorageOptions.of(dict(self.values) | own)
+
+    def at(self, uri: str) -> Root:
+        """A place of these options; one on the local file system has no use for them."""
+        return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self)
 
     def arguments(self) -> dict[str, Any]:
         """As the classes of `pyarrow.fs` take them."""
@@ -140,6 +159,21 @@ def repr_without_secrets(value: Any) -> str:
     """The `repr` of a dataclass, such fields hidden as its own would hide, and all that `without_secrets` does."""
     shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
     return without_secrets(f"{type(value).__qualname__}({', '.join(shown)})")
+
+
+def write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all, in the place of one of the same name."""
+    files.create_dir(posixpath.dirname(path), recursive=True)
+    at_once = files.type_name.removeprefix("py::") in _WRITES_WHOLE_FILES
+    written = path if at_once else posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}")
+    with files.open_output_stream(written) as stream:
+        stream.write(content)
+    if at_once:
+        return
+    if files.type_name != "local" and files.get_file_info(path).type is not fs.FileType.NotFound:
+        # Not every file system moves one file over another.
+        files.delete_file(path)
+    files.move(written, path)
 
 
 @lru_cache(maxsize=64)

@@ -28,7 +28,7 @@ from pyarrow import ArrowException, fs
 from alignment.plan import WatermarkTable
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.faults import StoreRetries
-from streaming_source.data_files.stores import Root, without_secrets
+from streaming_source.data_files.stores import Root, without_secrets, write_whole
 from streaming_source.exceptions import DataLossError, OffsetError, StoreUnavailableError
 from streaming_source.spark.offsets import OffsetCodec
 
@@ -41,8 +41,6 @@ T = TypeVar("T")
 _VERSION: Final = 1
 _MANY: Final = 1_000
 """Entries that no query has read, from which on there is a warning; it is repeated with as many more."""
-_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
-"""File systems on which a file appears when it is complete, and not before."""
 
 
 def new_log_id() -> str:
@@ -82,19 +80,19 @@ class LateEntry(NamedTuple):
 
 
 class LateLog:
-    """The entries of one query, in `location`: a local path, or a URI of any file system that pyarrow opens.
+    """The entries of one query, in `location`.
 
     Parameters
     ----------
     location
-        Option `lateLocation`.
+        Option `lateLocation`: a directory of any file system.
     log_id
         Of the query, from its offsets.
     codec
         Of the source whose states the entries have.
     """
 
-    def __init__(self, location: str, log_id: str, codec: OffsetCodec) -> None:
+    def __init__(self, location: Root, log_id: str, codec: OffsetCodec) -> None:
         self._location = location
         self._log_id = log_id
         self._codec = codec
@@ -102,7 +100,7 @@ class LateLog:
         self._written = 0
 
     def __str__(self) -> str:
-        return without_secrets(posixpath.join(self._location, self._log_id))
+        return without_secrets(posixpath.join(self._location.uri, self._log_id))
 
     # ---- the query that routes -----------------------------------------------------------------------------------
 
@@ -112,7 +110,9 @@ class LateLog:
         states = {"start": _only(begun, grown), "end": _only(ended, grown)}
         entry = {"v": _VERSION, **{name: self._codec.encode(state) for name, state in states.items()}}
         place = LatePlace(ended.sequence, ended.routed)
-        self._on_store(lambda files, folder: _write(files, folder, place.name, json.dumps(entry)))
+        self._on_store(
+            lambda files, folder: write_whole(files, posixpath.join(folder, place.name), json.dumps(entry).encode())
+        )
         is_time_to_look, self._written = self._written % _MANY == 0, self._written + 1
         if is_time_to_look and (unread := len(self.places())) >= _MANY:
             _log.warning(
@@ -181,7 +181,7 @@ class LateLog:
         """Call with the file system and the folder; again, where the store fails for a moment."""
 
         def called() -> T:
-            files, path = Root(self._location).open()
+            files, path = self._location.open()
             return call(files, posixpath.join(path, self._log_id))
 
         try:
@@ -223,19 +223,3 @@ def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceSta
         checkpoint=None,
         generators=(),
     )
-
-
-def _write(files: fs.FileSystem, folder: str, name: str, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
-    files.create_dir(folder, recursive=True)
-    path = posixpath.join(folder, name)
-    at_once = files.type_name in _WRITES_WHOLE_FILES
-    written = path if at_once else posixpath.join(folder, f"_{name}")
-    with files.open_output_stream(written) as stream:
-        stream.write(text.encode())
-    if at_once:
-        return
-    if files.type_name != "local" and files.get_file_info(path).type is not fs.FileType.NotFound:
-        # Of the same micro-batch, which is read again: not every file system moves one file over another.
-        files.delete_file(path)
-    files.move(written, path)

@@ -25,6 +25,7 @@ from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.micro_batch import OffsetLog
 from streaming_source.spark.late_log import LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
+from streaming_source.spark.places import place_of
 from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.readers import plainly, read_splits
 from streaming_source.spark.rows import RowShaper
@@ -206,7 +207,9 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _late_log(self, offset: Offset) -> LateLog | None:
         log_id = offset.get("log")
-        return None if log_id is None else LateLog(self.location, log_id, OffsetCodec(self.source))
+        return (
+            None if log_id is None else LateLog(place_of(self.source, self.location), log_id, OffsetCodec(self.source))
+        )
 
     def _check_query(self, log: OffsetLog, offset: Offset) -> None:
         query = log.query_id()

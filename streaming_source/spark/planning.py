@@ -97,7 +97,7 @@ class StreamPlanning:
         self._min_rows_per_reader = options.min_rows_per_reader
         self._time_limit_us = rules.time_limit_us
         self._codec = OffsetCodec(source, fixed_options(rules, schema))
-        self._source_name = source.name
+        self._source, self._source_name = source, source.name
         self._turn = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
             source,
@@ -283,8 +283,10 @@ class StreamPlanning:
             )
         if self._late_log_made is None:
             from streaming_source.spark.late_log import LateLog
+            from streaming_source.spark.places import place_of
 
-            self._late_log_made = LateLog(self._options.late_location, log_id, self._codec)
+            location = place_of(self._source, self._options.late_location)
+            self._late_log_made = LateLog(location, log_id, self._codec)
         return self._late_log_made
 
     def _give_up_late_after(self, offset: Offset) -> None:

@@ -253,7 +253,7 @@ class FilesConfig(ReadingConfig):
 
     def place(self, uri: str) -> Root:
         """A place beside the files, with the storage options where it is not on the local file system."""
-        return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self.storage)
+        return self.storage.at(uri)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

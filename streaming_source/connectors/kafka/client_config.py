@@ -56,7 +56,7 @@ MakeToken: TypeAlias = Callable[[], tuple[Any, ...]]
 _YEAR_5138_S: Final = 1e11
 
 _PREFIX: Final = "kafka."
-CREDENTIALS_OF: Final = (_PREFIX, "schemaRegistry.")
+CREDENTIALS_OF: Final = (_PREFIX, "schemaRegistry.", "storage.")
 """How options begin that may expire."""
 
 

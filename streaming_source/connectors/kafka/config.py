@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.credentials import credentials_option
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
+    any_text,
     arguments,
     boolean,
     check_plain_types,
@@ -27,6 +29,9 @@ from streaming_source.connectors.kafka.client_config import SECRET_NAMES, Client
 from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
 from streaming_source.exceptions import OptionError
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.stores import StorageOptions
 
 __all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
 
@@ -52,6 +57,7 @@ class KafkaConfig:
     start: Boundary
     end: Boundary | None = None
     values: ValueFormat = field(default_factory=BinaryValues)
+    place_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     include_headers: bool = option_field(False, "includeHeaders", boolean, "Add the column `headers`.")
     fail_on_data_loss: bool = option_field(
         True,
@@ -111,6 +117,14 @@ class KafkaConfig:
     def end_description(self) -> str:
         """Tells one end from others; empty without one."""
         return "" if self.end is None else self.end.description
+
+    @property
+    def storage(self) -> StorageOptions:
+        """Of the file systems of places beside the topics: `lateLocation`, `alignmentLocation`."""
+        # Imported when it is used: most queries have no such place.
+        from streaming_source.data_files.stores import StorageOptions
+
+        return StorageOptions(self.place_options, self.client.credentials)
 
     def retry_policy(self, first_s: float = math.inf) -> RetryPolicy:
         """Patience with the brokers; see `RetryPolicy` for `first_s`."""
@@ -214,7 +228,15 @@ KAFKA_OPTIONS: Final = OptionSet(
             "For OAUTHBEARER, and Amazon MSK with IAM: `module:function` that returns a token and the second since "
             "the epoch at which it expires. Called on the driver and on executors.",
         ),
-        credentials_option("options `kafka.*` and `schemaRegistry.*`"),
+        credentials_option("options `kafka.*`, `schemaRegistry.*` and `storage.*`"),
+        Option(
+            "storage.*",
+            any_text,
+            "Arguments of the file system of `lateLocation` and `alignmentLocation`, as its class in `pyarrow.fs` "
+            "takes them. They are in no offset, log or error.",
+            {},
+            secret=re.compile(""),
+        ),
         Option(
             "kafka.*",
             lambda name, value: value,
@@ -238,6 +260,7 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **arguments(KafkaConfig, values),
         "client": client,
+        "place_options": tuple(sorted(values["storage.*"].items())),
         "subscription": subscription,
         "start": start,
         "end": end,
