@@ -79,6 +79,11 @@ class StorageOptions:
         """From parsed values of `STORAGE_OPTIONS`."""
         return StorageOptions.of(values["storage.*"], values["credentials"])
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there are any, of whichever kind."""
+        return bool(self.values) or self.credentials is not None
+
     def current(self) -> StorageOptions:
         """Those that are valid now, without a function."""
         if self.credentials is None:

@@ -1,4 +1,4 @@
-"""Directories beside the data, which options name: `lateLocation`, `alignmentLocation`."""
+"""Directories beside the data, which options name: `lateLocation`."""
 
 from __future__ import annotations
 

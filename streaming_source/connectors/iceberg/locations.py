@@ -81,7 +81,7 @@ class _Locations(fs.FileSystemHandler):  # type: ignore[misc]
             # Hadoop writes `file:/data`.
             return fs.LocalFileSystem(), "/" + rest.lstrip("/")
         host, _, path = rest.removeprefix("//").partition("/")
-        storage = self._storage if self._storage.values else storage_of_catalog(self._properties, scheme)
+        storage = self._storage if self._storage.is_given else storage_of_catalog(self._properties, scheme)
         filesystem, base = Root(f"{'s3' if scheme == 's3n' else scheme}://{host}/", storage).open()
         return filesystem, f"{base.rstrip('/')}/{path}"
 

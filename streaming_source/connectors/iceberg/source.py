@@ -75,6 +75,7 @@ _CATALOG_OPTION: Final = Option(
     "`catalog.warehouse`, `catalog.s3.endpoint`, which go before those in the file `.pyiceberg.yaml`. They are in no "
     "offset, log or error.",
     {},
+    secret=re.compile(""),
 )
 _PATH_OPTION: Final = Option("path", text, "The same as `table`.", same_as="table")
 
@@ -155,7 +156,7 @@ class IcebergSource(TableSource):
     def from_options(cls, values: Mapping[str, Any]) -> IcebergSource:
         if not values["table"]:
             raise OptionError("option table is missing: give the name of the table, as in .load('db.clicks')")
-        opened = {"storage": StorageOptions.of(values["storage.*"]), "catalog": properties_of(values["catalog.*"])}
+        opened = {"storage": StorageOptions.of_options(values), "catalog": properties_of(values["catalog.*"])}
         return cls(**{**arguments(cls, values), **opened})
 
     @property
