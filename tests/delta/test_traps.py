@@ -141,18 +141,19 @@ def test_a_column_that_goes_or_changes_its_type_ends_the_query(tmp_path: Path) -
 
 
 def test_rows_that_vectors_delete_before_the_start_are_not_there(tmp_path: Path) -> None:
-    append(tmp_path, [n * SECOND for n in range(10)], n=list(range(10)))
-    append(tmp_path, [n * SECOND for n in range(4, 14)], n=list(range(10, 20)))
-    delete_rows(tmp_path, [0, 8, 9])
-    delete_rows(tmp_path, [9], number=1)
-    done = harness(tmp_path, max_rows=3)
+    table, options = tmp_path / "é b", {"partition_by": ["part"]}
+    append(table, [n * SECOND for n in range(10)], n=list(range(10)), part="a b/c%é", options=options)
+    append(table, [n * SECOND for n in range(4, 14)], n=list(range(10, 20)), part="d")
+    delete_rows(table, [0, 8, 9])
+    delete_rows(table, [9], number=1)
+    done = harness(table, max_rows=3)
     for _ in range(12):
         done.run_batch()
         done.restart()
     done.run()
 
     left = [n for n in range(20) if n not in (0, 8, 9, 19)]
-    assert sorted(read_all(DeltaSource(str(tmp_path)))["n"].to_pylist()) == left
+    assert sorted(read_all(DeltaSource(str(table)))["n"].to_pylist()) == left
     assert times(done) == sorted((n if n < 10 else n - 6) * SECOND for n in left)
 
 
@@ -259,3 +260,37 @@ def test_a_slow_reader_is_warned_before_its_files_are_vacuumed(
     assert warned in ([("4", "4")], [("3", "3")])
     assert "(1 hour 59 minutes left)" in caplog.text
     assert len(times(done)) == 6
+
+
+def test_a_table_is_the_same_however_its_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    same = {DeltaSource(path).identity for path in (str(tmp_path), f"{tmp_path}/", ".", f"{tmp_path}/x/..")}
+    assert same == {str(tmp_path)}
+    assert DeltaSource("s3://b/t/").identity == DeltaSource("s3://b/t").identity == "s3://b/t"
+    with pytest.raises(OptionError, match="must be the folder of a Delta table"):
+        DeltaSource(" ")
+
+
+def test_a_place_without_a_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no Delta table in .*nothing; correct it"):
+        DeltaSource(str(tmp_path / "nothing")).schema()
+    (tmp_path / "broken" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "broken" / "_delta_log" / f"{0:020}.json").write_text("{")
+    with pytest.raises(MalformedDataError, match=r"cannot be read as a Delta table: [^\n]*; restore its log, or give"):
+        DeltaSource(str(tmp_path / "broken")).schema()
+
+
+def test_a_version_of_the_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
+    for second in range(3):
+        append(tmp_path, [1_000 * second * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+    for second in range(3, 6):
+        append(tmp_path, [1_000 * second * SECOND])
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    for version in range(5):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    done.restart()
+
+    with pytest.raises(DataLossError, match=r"has no version 2 any more|version 3 is not in its log any more"):
+        done.run()

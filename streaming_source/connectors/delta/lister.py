@@ -116,6 +116,7 @@ class DeltaLister:
             partitions = _texts_of_partitions(actions["partition"], table_columns)
         deleted = self._load_deleted(version, table)
         paths = actions["path"].cast(pa.string())
+        self._check_deleted(deleted, paths, version)
         if partitions is None and not deleted:
             detail = pa.array(np.full(len(paths), "", object), pa.string())
         else:
@@ -321,10 +322,18 @@ class DeltaLister:
                 self._load_deleted(version, self._open_table(version))
             return self._deleted[version]
 
+    def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: pa.ChunkedArray, version: int) -> None:
+        """Refuse to read deleted rows because a path is written in two ways."""
+        if deleted and (others := {*deleted} - {unquote(path) for path in paths.to_pylist()}):
+            raise UnsupportedOperationError(
+                f"{self._title}, version {version}: rows of {min(others)} are deleted, and the table has no file of "
+                "that path. Read it with spark.readStream.format('delta'), or purge it (REORG TABLE ... APPLY (PURGE))"
+            )
+
     def _load_deleted(self, version: int, table: deltalake.DeltaTable) -> dict[str, DeletedRows]:
         """Return the deleted rows of files, by their paths in the table."""
         found: dict[str, DeletedRows] = {}
-        base = table.table_uri.rstrip("/") + "/"
+        base = unquote(table.table_uri).rstrip("/") + "/"
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             self._deleted[version] = found
             return found
@@ -332,7 +341,7 @@ class DeltaLister:
             for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
                 for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
                     deleted = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-                    found[unquote(path.removeprefix(base))] = DeletedRows.of_rows(deleted)
+                    found[unquote(path).removeprefix(base)] = DeletedRows.of_rows(deleted)
         except DeltaError as error:
             raise UnsupportedOperationError(
                 f"{self._title}, version {version}: its deletion vectors cannot be read ({error}). Read it with "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from streaming_source.connectors.delta.storage import storage_options
 from streaming_source.connectors.tables.lister import Beginning
 from streaming_source.connectors.tables.source import TableSource, table_options
 from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
-from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
+from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
 __all__ = ["DeltaSource"]
 
@@ -135,7 +136,10 @@ class DeltaSource(TableSource):
 
     @property
     def identity(self) -> str:
-        return self.root.uri
+        """The place of the table, however it is written; which table is there, the checkpoint has."""
+        if not self.root.is_local:
+            return self.path.rstrip("/")
+        return os.path.abspath(os.path.expanduser(self.path))
 
     @property
     def root(self) -> Root:
@@ -193,14 +197,16 @@ class DeltaSource(TableSource):
                 f"path: there is no Delta table in {without_secrets(self.path)}; correct it"
             ) from None
         except DeltaError as error:
+            # Behind the first line comes a trace of where deltalake has it from.
+            why = without_secrets(str(error)).strip().splitlines()[0].rstrip(".")
             if version is None:
-                raise PathNotFoundError(
-                    f"path: {without_secrets(self.path)} cannot be read as a Delta table: "
-                    f"{without_secrets(str(error))}; correct it"
+                raise MalformedDataError(
+                    f"path: {without_secrets(self.path)} cannot be read as a Delta table: {why}; restore its log, or "
+                    "give another path"
                 ) from None
             raise DataLossError(
-                f"{self.title} has no version {version} any more: {without_secrets(str(error))}. Start with a new "
-                "checkpointLocation, which reads the table as it is now"
+                f"{self.title} has no version {version} any more: {why}. Start with a new checkpointLocation, which "
+                "reads the table as it is now"
             ) from None
         protocol = table.protocol()
         check_features(self.title, table.version(), protocol.min_reader_version, protocol.reader_features or ())

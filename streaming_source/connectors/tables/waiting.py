@@ -86,6 +86,10 @@ class _Group:
     def head(self) -> Key:
         return key_of(self.file(self.next))
 
+    def release(self) -> None:
+        """Let go of the files, which were all begun: what is left is up to which version they were."""
+        self._files, self.next = self._files.slice(0, 0).combine_chunks(), 0
+
 
 class WaitingTableFiles:
     """Files that wait, as columns: about as many bytes as their paths and bounds have.
@@ -139,6 +143,7 @@ class WaitingTableFiles:
             heapq.heapreplace(self._heads, (group.head, number, group))
         else:
             heapq.heappop(self._heads)
+            group.release()
         self._merge(key)
         return file
 
@@ -150,7 +155,7 @@ class WaitingTableFiles:
     @property
     def earliest_us(self) -> int:
         """No waiting file has a valid event time before this; `MAX_WATERMARK` if none has any. O(groups)."""
-        times = [group.head.low_us for _, _, group in self._heads]
+        times = [key.low_us for key, _, _ in self._heads]
         if NO_TIMESTAMP not in times:
             return min(times, default=MAX_WATERMARK)
         # Rare: such files are begun first, and whatever else waits in their group is not looked at for it.
