@@ -13,6 +13,15 @@ from tests.iceberg.commits import compact, expire_as_java
 from tests.iceberg.tables import SECOND, append, batch_times, create, harness, later, times
 
 
+def test_a_fresh_stream_has_the_rows_of_snapshots_that_have_expired(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    first = append(table, [1 * SECOND])
+    append(table, [2 * SECOND])
+    table.maintenance.expire_snapshots().by_id(first).commit()
+
+    assert times(later(harness(tmp_path))) == [1 * SECOND, 2 * SECOND]
+
+
 def test_a_snapshot_that_has_expired_and_is_a_parent_is_gone_on_from(tmp_path: Path) -> None:
     table = create(tmp_path)
     read = append(table, [1 * SECOND])

@@ -51,9 +51,8 @@ def test_every_row_of_an_export_is_counted(spark: SparkSession, skewed: tuple[Pa
 
     run = available_now(spark, frame, tmp_path / "checkpoint")
 
-    counted = run.rows
-    assert sum(row["count"] for row in counted) == DEVICES * ROWS
-    assert len(counted) == len({(row["start"], row["device"]) for row in counted})
+    assert sum(count for _, _, count in run.rows) == DEVICES * ROWS
+    assert len(run.rows) == len({(start, device) for start, device, _ in run.rows})
     assert len(run.progress) >= 8
 
 

@@ -74,7 +74,7 @@ def _opened(catalog: CatalogProperties) -> Catalog:
     try:
         from pyiceberg.catalog import load_catalog
     except ModuleNotFoundError as error:
-        if error.name != "pyiceberg":
+        if (error.name or "").partition(".")[0] != "pyiceberg":
             raise
         raise ModuleNotFoundError(
             "IcebergSource needs pyiceberg: install spark-watermark-alignment[iceberg]", name=error.name
