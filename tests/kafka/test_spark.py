@@ -139,7 +139,7 @@ def test_a_batch_read_counts_every_record(spark: SparkSession, topic: Topic, log
 
 
 # Of `scan` see JSON values below.
-@pytest.mark.parametrize("indexing", ["auto", pytest.param("scan", marks=pytest.mark.soak), "off"])
+@pytest.mark.parametrize("indexing", ["auto", *(pytest.param(one, marks=pytest.mark.soak) for one in ("scan", "off"))])
 def test_exact_mode_gives_all_windows_of_the_batch_result(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:

@@ -34,8 +34,11 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 
 
-def test_windows_are_those_of_the_batch_and_drift_is_bounded(spark: SparkSession, tmp_path: Path) -> None:
-    reports.check_that_windows_are_those_of_the_batch_and_drift_is_bounded(spark, tmp_path)
+@pytest.mark.parametrize("compares", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_windows_are_those_of_the_batch_and_drift_is_bounded(
+    spark: SparkSession, tmp_path: Path, compares: bool
+) -> None:
+    reports.check_that_windows_are_those_of_the_batch_and_drift_is_bounded(spark, tmp_path, compares=compares)
 
 
 def test_splits_that_their_reader_alone_knows_the_end_of_are_read_to_the_end_and_hold_nobody(
