@@ -62,7 +62,7 @@ class Tables(SourceConformance):
     def serialized_before(self) -> Iterable[tuple[int, bytes, Any]]:
         file = TableFile("s3://a/a.parquet", 3, 17, 5, 6, '{"p":{"3":"1"},"d":[4,"0:1f"]}')
         detail = b'"{\\"p\\":{\\"3\\":\\"1\\"},\\"d\\":[4,\\"0:1f\\"]}"'
-        yield 1, b'["s3://a/a.parquet",3,12,17,5,6,' + detail + b"]", TableSplit(file, 12)
+        yield 1, b'["s3://a/a.parquet@v3",12,17,5,6,' + detail + b"]", TableSplit(file, 12)
 
 
 @pytest.mark.soak
