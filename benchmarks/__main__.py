@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.report import Report
 
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
-QUICK = ("planning", "many_files", "tables", "gateway", "fetching", "parquet", "replay", "starting")
+QUICK = ("planning", "many_files", "tables", "iceberg", "gateway", "fetching", "parquet", "replay", "starting")
 PEERS = ("audit", "batch_range", "files", "flink", "backlog", "object_store")
 ALL = ("kafka", *QUICK, *PEERS, "monitoring", "capacity", "memory")
 

@@ -173,3 +173,17 @@ def test_the_schema_is_that_of_the_table(tmp_path: Path) -> None:
     assert IcebergSource("db.t", catalog=properties_in(tmp_path), columns=("part",)).schema().names == ["part"]
     with pytest.raises(PathNotFoundError, match=r"catalog 'tests' has no Iceberg table 'db.other'; give one that"):
         IcebergSource("db.other", catalog=properties_in(tmp_path)).schema()
+
+
+def test_an_explanation_names_table_snapshot_and_file(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    head = append(table, [1 * SECOND, 2 * SECOND])
+    done = harness(tmp_path, max_rows=1)
+    done.run_batch()
+
+    explained = done.coordinator.explain()
+
+    assert explained.reads == "db.t"
+    (split,) = explained.splits
+    assert split.split_id.startswith(f"file://{tmp_path}/warehouse/db/t/data/")
+    assert split.split_id.endswith(f".parquet@v{head}")
