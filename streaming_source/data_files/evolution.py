@@ -101,15 +101,19 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
     types = pa.types
     if types.is_dictionary(found) or types.is_dictionary(wanted):
         return _widens(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)))
-    if found == wanted or types.is_null(found) or (_is_text(found) and _is_text(wanted)):
+    if found == wanted or types.is_null(found):
+        return True
+    if (_is_text(found) and _is_text(wanted)) or (_is_bytes(found) and _is_bytes(wanted)):
         return True
     if types.is_struct(found) and types.is_struct(wanted):
         return all(
             _widens(found.field(own).type, wanted.field(own).type)
             for own in {f.name for f in found} & {f.name for f in wanted}
         )
-    if types.is_list(found) and types.is_list(wanted):
+    if _is_list(found) and _is_list(wanted):
         return _widens(found.value_type, wanted.value_type)
+    if types.is_map(found) and types.is_map(wanted):
+        return _widens(found.key_type, wanted.key_type) and _widens(found.item_type, wanted.item_type)
     if types.is_timestamp(found) and types.is_timestamp(wanted):
         units = ["s", "ms", "us", "ns"]
         finer = units.index(found.unit) <= units.index(wanted.unit) or wanted.unit == "us"
@@ -130,3 +134,12 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
 def _is_text(data_type: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type))
+
+
+def _is_bytes(data_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_binary_view(data_type))
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))

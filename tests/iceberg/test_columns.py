@@ -180,3 +180,35 @@ def test_files_that_were_taken_over_without_ids_are_read_by_the_tables_names(tmp
 
     assert times(done) == [1 * SECOND, 2 * SECOND]
     assert source(tmp_path).schema().names == ["time"]
+
+
+def test_files_of_large_types_and_narrower_maps_are_read(tmp_path: Path) -> None:
+    table = create(
+        tmp_path,
+        pa.schema(
+            [
+                ("ts", pa.timestamp("us", "UTC")),
+                ("tags", pa.list_(pa.struct([("k", pa.string())]))),
+                ("raw", pa.binary()),
+                ("counts", pa.map_(pa.string(), pa.int32())),
+            ]
+        ),
+    )
+    row = {"ts": 1, "tags": [{"k": "a"}], "raw": b"x", "counts": [("n", 7)]}
+    table.append(pa.Table.from_pylist([row], schema=table.scan().to_arrow().schema))
+    # As pyiceberg before 0.10 wrote them.
+    large = {
+        "ts": pa.array([2], pa.timestamp("us", "UTC")),
+        "tags": pa.array([[{"k": "b"}]], pa.large_list(pa.struct([("k", pa.large_string())]))),
+        "raw": pa.array([b"y"], pa.large_binary()),
+        "counts": pa.array([[("m", 8)]], pa.map_(pa.large_string(), pa.int32())),
+    }
+    pq.write_table(pa.table(large), tmp_path / "a.parquet")
+    table.add_files([f"file://{tmp_path}/a.parquet"])
+    with table.update_schema() as change:
+        change.update_column(("counts", "value"), LongType())
+
+    read = read_all(source(tmp_path)).sort_by("ts").to_pylist()
+
+    assert read == table.refresh().scan().to_arrow().sort_by("ts").to_pylist()
+    assert [row["counts"] for row in read] == [[("n", 7)], [("m", 8)]]

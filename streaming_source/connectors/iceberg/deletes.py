@@ -58,7 +58,7 @@ class DeleteFiles:
             file = entry.data_file
             if file.content == DataFileContent.EQUALITY_DELETES:
                 raise self._refused(file.file_path, "equality deletes (as Flink's upserts write them)")
-            if file.file_format == FileFormat.PUFFIN:
+            if file.file_format.value == "PUFFIN":
                 raise self._refused(file.file_path, "deletion vectors (of format version 3)")
             if file.file_format != FileFormat.PARQUET:
                 raise self._refused(file.file_path, f"position deletes in {file.file_format.value}")
