@@ -195,6 +195,7 @@ class ExactStreamReader:
         # Here already: what is wrong with an option is raised by the user's own call.
         source = AlignedDataSource.of_format(self._format, options)
         source.options.check_stream()
+        read_rules(source.strategy, source.options, bounded=source.source.boundedness is Boundedness.BOUNDED)
         if source.needs_gateway and "gatewayhost" not in given:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):

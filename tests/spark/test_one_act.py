@@ -214,7 +214,7 @@ def test_a_schema_without_the_event_time(spark: SparkSession, logs: Path, tmp_pa
 def test_a_schema_of_a_text_that_is_the_event_time(spark: SparkSession, tmp_path: Path) -> None:
     texts = ["2023-11-14T22:14:00Z", "2023-11-14T22:14:01Z"]
     write_table(tmp_path / "in" / "a" / "f.parquet", pa.table({"t": texts, "s": ["x", "y"]}))
-    options = {"eventTimeColumn": "T", "bounded": "true"}
+    options = {"eventTimeColumn": "T", "bounded": "true", "timeZone": "UTC"}
     plain = spark.readStream.schema("t string").format("aligned_files").options(**options).load(str(tmp_path / "in"))
     frame = with_exact_watermark(plain)
     assert frame.columns == ["t", "event_time"]
