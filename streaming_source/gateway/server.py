@@ -323,7 +323,8 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise OptionError(
             f"gatewayHost = {host!r}, gatewayPort = {port}: the gateway cannot listen there: {error}; "
-            "name an address of the driver's machine, and a port that is free, or 0 for any"
+            "name an address of the driver's machine, and a port that is free, or 0 for any; where none may be opened, "
+            "leave indexing at auto, and readers without events"
         ) from error
     listening.setblocking(False)
     return listening

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -152,25 +151,19 @@ def test_renewed_credentials_are_those_of_every_later_connection(
         return {**login(), "kafka.client.id": f"client-{len(calls)}"}, now_s[0] + 3600
 
     monkeypatch.setattr(credentials, "time", SimpleNamespace(time=lambda: now_s[0]))
+    credentials._held_of.cache_clear()
     monkeypatch.setattr(f"{__name__}.login_of_today", renewed, raising=False)
     made = spied(monkeypatch)
     given = settings(topic.broker, **{"sasl.mechanism": "SCRAM-SHA-256"}) | {"indexing": indexing}
     with reading(topic, credentials=f"{__name__}:login_of_today", **given) as begun:
-        first = by_split(next_table(begun, 6))
+        first = offsets_of(begun, 6)
         assert {settings["client.id"] for settings in made} == {"client-1"}
         made.clear()
         now_s[0] += 3400
         topic.write([Record(T0 // MS + i, partition=i % 2) for i in range(6, 10)])
-        second = by_split(next_table(begun, 4))
+        second = offsets_of(begun, 4)
     assert {settings["client.id"] for settings in made} == {"client-2"}
     assert (first, second) == ({0: [0, 1, 2], 1: [0, 1, 2]}, {0: [3, 4], 1: [3, 4]})
-
-
-def next_table(begun: Reading, rows: int) -> pa.Table:
-    begun.await_unread(rows)
-    table = begun.next()
-    assert table is not None
-    return table
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -187,6 +180,18 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     for name in ("Consumer", "AdminClient"):
         monkeypatch.setattr(client, name, spy(getattr(client, name)))
     return made
+
+
+def offsets_of(begun: Reading, rows: int) -> dict[int, list[int]]:
+    """Offsets of the next so many records by partition."""
+    found: dict[int, list[int]] = {}
+    while sum(map(len, found.values())) < rows:
+        if (table := begun.next()) is None:
+            begun.await_unread(1)
+            continue
+        for partition, offsets in by_split(table).items():
+            found.setdefault(partition, []).extend(offsets)
+    return found
 
 
 @pytest.mark.soak

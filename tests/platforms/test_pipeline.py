@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -21,12 +22,35 @@ LOGS: Logs = {"slow": T0 + np.arange(600) * SECOND, "fast": T0 + np.arange(600) 
 """One runs four times as fast; the slower one holds the watermark."""
 
 
+_JOIN = """
+from pyspark import pipelines as dp
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from streaming_source import read_stream
+
+spark = SparkSession.active()
+options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds"}
+
+
+def side(log: str) -> DataFrame:
+    events = read_stream(spark).format("aligned_files").options(**options).load(spark.conf.get("events.path"))
+    return events.where(f"s = '{log}'").groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias(log))
+
+
+@dp.table
+def both_logs() -> DataFrame:
+    return side("slow").join(side("fast"), "window").select(F.col("window.start").alias("start"), "slow", "fast")
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the example whose logs and storage are in a folder of this test."""
     pytest.importorskip("yaml", reason="spark-pipelines needs pyspark[pipelines]")
     copy = tmp_path / "pipeline"
     shutil.copytree(ROOT / "docs" / "pipeline", copy)
+    (copy / "transformations" / "join.py").write_text(_JOIN)
     spec = copy / "spark-pipeline.yml"
     text = spec.read_text().replace("/data/logs", str(tmp_path / "logs"))
     spec.write_text(text.replace("/tmp/events-pipeline", str(tmp_path)))
@@ -58,9 +82,13 @@ def run(project: Path, catalog: str) -> None:
 
 
 def rows(project: Path, table: str) -> list[tuple[int, int, str, int]]:
+    return sorted((start, start + MINUTE, row["s"], row["count"]) for start, row in starts(project, table))
+
+
+def starts(project: Path, table: str) -> list[tuple[int, dict[str, Any]]]:
+    """Starts of windows in microseconds, and the rows."""
     found = ds.dataset(project / "spark-warehouse" / table, exclude_invalid_files=True).to_table().to_pylist()
-    starts = [(int(row["start"].timestamp()) * SECOND, row) for row in found]
-    return sorted((start, start + MINUTE, row["s"], row["count"]) for start, row in starts)
+    return [(int(row["start"].timestamp()) * SECOND, row) for row in found]
 
 
 def closed(logs: Logs) -> list[tuple[int, int, str, int]]:
@@ -87,3 +115,6 @@ def test_a_pipeline_gives_the_batch_result_of_all_closed_windows(
         assert rows(project, "per_minute") == expected
     # Its watermark is that of both logs as well: the filter is behind it.
     assert rows(project, "of_one_log") == [window for window in expected if window[2] == "slow"]
+    counts = {(start, log): count for start, _, log, count in expected}
+    joined = sorted((start, row["slow"], row["fast"]) for start, row in starts(project, "both_logs"))
+    assert joined == [(at, n, counts[at, "fast"]) for (at, log), n in sorted(counts.items()) if log == "slow"]
