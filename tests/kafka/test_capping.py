@@ -97,8 +97,8 @@ def run(topic: Topic, indexing: str, drift_us: int | None = None, **options: Any
     if drift_us is not None:
         options["maxDrift"] = f"{drift_us // MS} ms"
     given = {
-        "bounded": "true",
         "watermarkRows": "true",
+        "startingOffsets": "earliest",
         "maxOutOfOrderness": "5 seconds",
         "indexing": indexing,
         **options,

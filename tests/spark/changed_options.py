@@ -46,8 +46,8 @@ _WATERMARKS = "positions and watermarks stay, and no watermark goes back"
 _FINISHED = "files that are finished are known again only as they were written down"
 _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
-NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches"}
-"""`late_records` gives them, and the last one comes from the session."""
+NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches", "eventTimeFrom", "eventTimeUntil"}
+"""`late_records` gives the first two, the third comes from the session, and streams refuse the last two."""
 
 
 def no_secrets() -> dict[str, str]:
@@ -370,6 +370,7 @@ KAFKA: Final = (
     ),
     _may("tokenProvider", f"{_TESTS}.test_secure:token", f"{_TESTS}.test_changed_options:token", _NO_STATE, **_SASL),
     _may("credentials", None, f"{_TESTS}.test_secure:login", _NO_STATE, **_SCRAM),
+    _may("storage.*", None, None, "none: it is for `lateLocation`, and in no offset"),
     _may(
         "kafka.*",
         None,
