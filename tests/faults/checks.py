@@ -16,6 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streaming_source.coordinator.group_place import Member
 from tests.spark.support import SECOND
 
 __all__ = [
@@ -137,5 +138,5 @@ def members_of_groups(local: Path) -> set[int]:
     pids: set[int] = set()
     for path in local.rglob("watermark-alignment.sqlite"):
         with closing(sqlite3.connect(path)) as file:
-            pids |= {row[0] for row in file.execute("SELECT pid FROM report")}
+            pids |= {Member.from_json(text).pid for (text,) in file.execute("SELECT report FROM member")}
     return pids

@@ -88,7 +88,7 @@ def test_spark_logs_of_no_query_that_a_data_source_was_replaced(spark: SparkSess
     source = FileSource(str(tmp_path / "logs"), bounded=True)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
     with log_of(spark, tmp_path / "driver.log"):
-        frames = [reader.load(str(tmp_path / "logs")), from_source(session, source, strategy, "logs")]
+        frames = [reader.load(str(tmp_path / "logs")), from_source(session, source, strategy, "never_replaced")]
         for number, frame in enumerate(frames):
             assert len(available_now(session, frame, tmp_path / f"checkpoint_{number}").rows) == 3
     logged = (tmp_path / "driver.log").read_text()

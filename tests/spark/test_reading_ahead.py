@@ -43,8 +43,10 @@ def test_splits_that_are_far_ahead_are_paused_at_their_one_client_and_windows_ar
             client, *entry = line.split()
             clients.setdefault(client, []).append(entry)
         (tmp_path / "diary").unlink()
-        (entries,) = clients.values()
+        entries, *probes = clients.values()
         assert entries[0] == ["add", "split-0", "split-1", "split-2"], "one client for all"
+        # As the run ends, the split that holds the watermark is probed for its end.
+        assert all(len(probe) == 1 and len(probe[0]) == 2 for probe in probes)
         paused = {name for kind, *names in entries if kind == "pause" for name in names}
         resumed = {name for kind, *names in entries if kind == "resume" for name in names}
         assert "split-0" in paused & resumed
