@@ -9,6 +9,6 @@ __all__ = ["examples"]
 _FEWEST = 10
 
 
-def examples(in_ci: int) -> int:
-    """The number under the profile at hand for a test that runs `in_ci` of them under `ci`."""
-    return max(round(in_ci * settings.default.max_examples / settings.get_profile("ci").max_examples), _FEWEST)
+def examples(to_a_hundred: int) -> int:
+    """The number under the profile at hand for a test that runs so many where one that names none runs a hundred."""
+    return max(round(to_a_hundred * settings.default.max_examples / 100), _FEWEST)

@@ -49,7 +49,7 @@ def test_what_is_committed_later_is_read_and_compaction_is_not(tmp_path: Path) -
     assert deltalake.DeltaTable(str(tmp_path)).version() == 3
 
 
-@pytest.mark.parametrize("loses_plan", [False, True])
+@pytest.mark.parametrize("loses_plan", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, loses_plan: bool) -> None:
     written = []
     for part in range(40):

@@ -77,6 +77,7 @@ def test_a_query_from_latest_reads_all_that_is_written_once_it_has_processed_all
     assert sorted(map(tuple, read)) == [(p, offset) for p in range(2) for offset in range(3, 6)]
 
 
+@pytest.mark.soak
 def test_a_batch_frame_that_is_used_again_has_the_records_of_its_first_use(spark: SparkSession, topic: Topic) -> None:
     topic.create().write_logs({0: T0 + np.arange(3) * SECOND})
     reader = spark.read.format("aligned_kafka").options(**format_options(topic, startingOffsets=None))

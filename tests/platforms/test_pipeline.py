@@ -97,9 +97,8 @@ def closed(logs: Logs) -> list[tuple[int, int, str, int]]:
     return [window for window in naive_windows(logs) if window[1] <= watermark]
 
 
-@pytest.mark.parametrize(
-    "ends", [[600], pytest.param([400, 600], marks=pytest.mark.soak)], ids=["once", "going on where it ended"]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("ends", [[600], [400, 600]], ids=["once", "going on where it ended"])
 def test_a_pipeline_gives_the_batch_result_of_all_closed_windows(
     project: Path, tmp_path: Path, ends: list[int]
 ) -> None:

@@ -15,14 +15,12 @@ from tests.spark import groups, reports
 from tests.spark.cluster import Cluster, Driver
 from tests.spark.support import SKEWS, available_now, naive_windows, state_rows, write_logs
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.soak]
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    # What looks at which worker read is in soak; the rest needs executors in another process than the driver.
-    workers = 2 if any(item.get_closest_marker("soak") for item in request.session.items) else 1
-    started = Cluster(tmp_path_factory.mktemp("cluster"), workers)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster(tmp_path_factory.mktemp("cluster"), workers=2)
     yield started
     started.close()
 
@@ -53,7 +51,6 @@ def windows_and_where(spark: SparkSession, folder: Path) -> tuple[list[tuple[int
     return rows, {place for row in run.rows for place in row[4]}, state_rows(run)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("skew", ["one-ahead"])
 def test_windows_of_skewed_files_are_those_of_the_batch_with_executors_on_both_workers(
     cluster: Cluster, driver: Driver, tmp_path: Path, skew: str
@@ -66,14 +63,12 @@ def test_windows_of_skewed_files_are_those_of_the_batch_with_executors_on_both_w
     assert workers == {"worker-0", "worker-1"}
 
 
-@pytest.mark.soak
 def test_of_two_joined_sources_neither_runs_ahead_and_the_join_is_that_of_the_batch(
     driver: Driver, tmp_path: Path
 ) -> None:
     driver.call(groups.check_that_neither_of_two_joined_sources_runs_ahead, tmp_path)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("end", groups.ENDS)
 def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
     driver: Driver, tmp_path: Path, end: str
