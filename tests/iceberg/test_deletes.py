@@ -13,8 +13,8 @@ from tests.iceberg.commits import commit_deletes, compact, delete_rows, files_of
 from tests.iceberg.tables import SECOND, append, batch_times, create, harness, later, rows, times
 
 
-@pytest.mark.parametrize("bounds", [True, False])
-@pytest.mark.parametrize("is_partitioned", [False, True])
+@pytest.mark.parametrize("bounds", [True, pytest.param(False, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("is_partitioned", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_rows_that_were_deleted_before_the_snapshot_are_not_read(
     tmp_path: Path, bounds: bool, is_partitioned: bool
 ) -> None:

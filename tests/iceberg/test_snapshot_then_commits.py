@@ -39,7 +39,7 @@ def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_
     assert bounds == sorted(bounds)
 
 
-@pytest.mark.parametrize("loses_plan", [False, True])
+@pytest.mark.parametrize("loses_plan", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, loses_plan: bool) -> None:
     table = create(tmp_path)
     for part in range(12):

@@ -395,6 +395,7 @@ def test_a_restart_after_a_crash_goes_on_with_the_topic_that_was_created_again(
     assert {b"%d" % i for i in range(100, 104)} <= read
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_tells_what_was_lost(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     topic.create().write(numbered(10))

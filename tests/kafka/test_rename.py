@@ -32,6 +32,7 @@ def test_available_now_reads_20_of_20_rows_beside_an_empty_partition(
     assert len(available_now(spark, values(spark, topic), tmp_path / "cp").rows) == 20
 
 
+@pytest.mark.soak
 def test_process_all_available_covers_the_12_records_that_were_written_before_it(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

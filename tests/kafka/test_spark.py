@@ -180,6 +180,7 @@ def test_a_running_trigger_gives_all_windows(spark: SparkSession, topic: Topic, 
     assert run.caught_up().rows == naive_windows(naive_logs(logs))
 
 
+@pytest.mark.soak
 def test_sparks_own_source_loses_rows_on_the_same_topics_and_this_one_none(
     spark_kafka: SparkSession, topic: Topic, logs: Logs, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_available_now_run_again_with_more_records_between_gives_each_once(
     assert sorted(seen) == [(p, i) for p, n in ((0, 100), (1, 100), (2, 50)) for i in range(n)]
 
 
+@pytest.mark.soak
 def test_the_offset_in_the_progress_says_where_each_partition_is(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_splits_that_their_reader_alone_knows_the_end_of_are_read_to_the_end_and
         assert run.rows == naive_windows(logs)
 
 
+@pytest.mark.soak
 def test_what_is_appended_between_runs_to_the_end_is_read_once(spark: SparkSession, tmp_path: Path) -> None:
     for part in range(3):
         for split, times in SMALL.items():

@@ -101,6 +101,7 @@ def test_the_watermark_goes_on_where_each_run_has_records_of_some_sources_alone(
     check_schedule(spark, tmp_path, "union", 3, ["abc", "ab", "bc"], 1, in_group=False, max_rows=1000)
 
 
+@pytest.mark.soak
 def test_the_members_of_a_group_stay_together_in_an_available_now_run(spark: SparkSession, tmp_path: Path) -> None:
     (run,) = check_schedule(spark, tmp_path, "join", 2, ["ab"], 2, in_group=True, max_rows=1000)
     # The run as a whole is five minutes, and neither is more than one ahead of the other until one has ended.
