@@ -15,6 +15,7 @@ from alignment.arrow_times import UTC
 from streaming_source.api.options import boolean, check_plain_types, choice, integer, option_field
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
+from streaming_source.data_files.stores import repr_without_secrets
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 
 __all__ = ["ReadingConfig"]
@@ -83,6 +84,9 @@ class ReadingConfig:
         "16, none for local files",
     )
     time_zone: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without_secrets(self)
 
     def __post_init__(self) -> None:
         self._check_types()

@@ -22,17 +22,16 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import DeltaColumns, check_change
 from streaming_source.connectors.delta.commits import Commit, checkpoint_version, read_commit
 from streaming_source.connectors.delta.protocol import check_protocol
+from streaming_source.connectors.delta.statistics import FileStatistics, as_array
 from streaming_source.connectors.tables.lister import FILES, Beginning, Commits
-from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+from streaming_source.connectors.tables.new_columns import NewColumns
+from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
 
 __all__ = ["DeltaLister", "DeltaRules"]
 
 _log = logging.getLogger(__name__)
-
-_TRUNCATED_US: Final = 999
-"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a removed file stays, where the table does not say."""
@@ -86,11 +85,10 @@ class DeltaLister:
         )
         self._columns_of = table.version()
         self._newest: deltalake.DeltaTable | None = table
-        self._bounds = TimeBounds.of(schema, assigner)
-        self._assigner = assigner
+        self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted: dict[int, dict[str, DeletedRows]] = {}
         self._deleting = threading.Lock()
-        self._named: set[str] = set()
+        self._new_columns = NewColumns(rules.schema_evolution)
         # Whether the log was looked at for what follows the last version that was read.
         self._is_followed = False
 
@@ -110,7 +108,7 @@ class DeltaLister:
         del newest
         actions = pa.table(table.get_add_actions(flatten=False))
         table_columns = self._columns
-        low, high = self._bounds_of(actions)
+        low, high = self._statistics.bounds_in_snapshot(actions)
         partitions: list[Mapping[str, str | None]] | None = None
         if table_columns.partition_columns:
             partitions = _texts_of_partitions(actions["partition"], table_columns)
@@ -128,36 +126,7 @@ class DeltaLister:
             )
         versions = pa.array(np.full(len(paths), version, np.int64))
         columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail]
-        return pa.Table.from_arrays([_plain(column) for column in columns], schema=FILES)
-
-    def _bounds_of(self, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
-        """`low_us` and `high_us` of files, null where statistics say nothing."""
-        count, bounds = actions.num_rows, self._bounds
-        unknown = pa.nulls(count, pa.int64())
-        if bounds is None:
-            return unknown, unknown
-        if bounds.path[0] in self._columns.partition_columns:
-            values = _inside(actions, "partition", list(bounds.path))
-            return self._converted(values, values, pc.is_null(values), 0) if values is not None else (unknown, unknown)
-        path = self._columns.physical(bounds.path)
-        low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
-        if low is None or high is None:
-            return unknown, unknown
-        rows = _plain(actions["num_records"])
-        is_empty = pc.equal(rows, 0) if nulls is None else pc.or_kleene(pc.equal(rows, 0), pc.equal(rows, nulls))
-        return self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US)
-
-    def _converted(
-        self, low: pa.Array, high: pa.Array, empty: pa.Array, truncated_us: int
-    ) -> tuple[pa.Array, pa.Array]:
-        assert self._bounds is not None
-        low_us, knows_low = self._bounds.convert(_plain(low))
-        high_us, knows_high = self._bounds.convert(_plain(high))
-        is_empty = np.asarray(_plain(empty).to_numpy(zero_copy_only=False), np.bool_)
-        has = (knows_low & knows_high) | is_empty
-        low_us = np.where(is_empty, NO_TIMES[0], low_us)
-        high_us = np.where(is_empty, NO_TIMES[1], high_us + truncated_us)
-        return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
+        return pa.Table.from_arrays([as_array(column) for column in columns], schema=FILES)
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
@@ -244,27 +213,11 @@ class DeltaLister:
                 f"and was by {', '.join(self._columns.partition_columns) or 'nothing'}; start the query again"
             )
         known = self._columns.by_physical_name()
-        new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known} - self._named
-        if not new:
-            return
-        names = ", ".join(sorted(new))
-        if self._rules.schema_evolution == "fail":
-            raise SchemaError(
-                f"{self._title}, version {version}, has columns that the query has not: {names}. schemaEvolution = "
-                "ignore goes on without them; a query that is started again has them"
-            )
-        self._named |= new
-        _log.warning(
-            "%s, version %d, has columns that the query has not: %s. A query that is started again has them "
-            "(schemaEvolution)",
-            self._title,
-            version,
-            names,
-        )
+        new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known}
+        self._new_columns.report(f"{self._title}, version {version},", new)
 
     def _as_files(self, adds: list[Mapping[str, Any]], version: int) -> pa.Table:
-        stats = [json.loads(add.get("stats") or "{}") for add in adds]
-        low, high = self._bounds_of_stats(adds, stats)
+        low, high = self._statistics.bounds_in_log(adds)
         columns = [
             pa.array([add["path"] for add in adds], pa.string()),
             pa.array(np.full(len(adds), version, np.int64)),
@@ -274,23 +227,6 @@ class DeltaLister:
             pa.array([_detail(add.get("partitionValues") or {}, has_deleted=False) for add in adds], pa.string()),
         ]
         return pa.Table.from_arrays(columns, schema=FILES)
-
-    def _bounds_of_stats(self, adds: list[Mapping[str, Any]], stats: list[dict[str, Any]]) -> tuple[pa.Array, pa.Array]:
-        bounds, unknown = self._bounds, pa.nulls(len(adds), pa.int64())
-        if bounds is None or not adds:
-            return unknown, unknown
-        if bounds.path[0] in self._columns.partition_columns:
-            given = [self._columns.given(add.get("partitionValues") or {}, add["path"]) for add in adds]
-            values = pa.array([of[bounds.path[0]].as_py() for of in given], bounds.data_type)
-            return self._converted(values, values, pc.is_null(values), 0)
-        path = self._columns.physical(bounds.path)
-        low, high = (
-            _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
-            for kind in ("minValues", "maxValues")
-        )
-        rows, nulls = ([of.get("numRecords") for of in stats], [_at(of.get("nullCount"), path) for of in stats])
-        empty = [count is not None and (count == 0 or count == null) for count, null in zip(rows, nulls, strict=True)]
-        return self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US)
 
     def _expiring(self, commit: Commit) -> dict[str, int]:
         """Files that a version removed, until when they stay."""
@@ -351,53 +287,12 @@ class DeltaLister:
         return found
 
 
-# ---- statistics and partitions ---------------------------------------------------------------------------------------
-
-
-def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _inside(actions: pa.Table, kind: str, path: list[str]) -> pa.Array | None:
-    """A field of a struct of statistics; None where they have none of it."""
-    place = actions.schema.get_field_index(kind)
-    column = _plain(actions.column(place)) if place >= 0 else None
-    for name in path:
-        if column is None or not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
-            return None
-        column = pc.struct_field(column, [column.type.get_field_index(name)])
-    return column
-
-
-def _at(values: Any, path: list[str]) -> Any:
-    for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values
-
-
-def _from_json(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Bounds as the log writes them; null where one cannot be read."""
-    if pa.types.is_timestamp(kind):
-        texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
-        plain = pc.replace_substring_regex(texts, r"(?i)(Z|[+-]\d\d:?\d\d)$", "")
-        zoned = pc.match_substring_regex(texts, r"[+-]\d\d:?\d\d$")
-        try:
-            # Another zone than UTC is written by no writer that we know: such a bound is not used.
-            micros = plain.cast(pa.timestamp("us")).cast(pa.int64())
-        except pa.ArrowInvalid:
-            return pa.nulls(len(values), kind)
-        return pc.if_else(pc.fill_null(zoned, False), None, micros).cast(pa.timestamp("us", kind.tz)).cast(kind)
-    if pa.types.is_date(kind):
-        values = [value if isinstance(value, str) else None for value in values]
-    try:
-        return pa.array(values, pa.string() if pa.types.is_date(kind) else None).cast(kind)
-    except (pa.ArrowException, TypeError, ValueError):
-        return pa.nulls(len(values), kind)
+# ---- partitions ------------------------------------------------------------------------------------------------------
 
 
 def _texts_of_partitions(column: pa.ChunkedArray, columns: DeltaColumns) -> list[Mapping[str, str | None]]:
     """The values of partitions as the log writes them, by their names in the log."""
-    partition = _plain(column)
+    partition = as_array(column)
     names, texts = [], []
     for field in partition.type:
         names.append(columns.physical([field.name])[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,7 +14,6 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
-from alignment.arrow_times import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
@@ -121,7 +119,7 @@ class DeltaSource(TableSource):
                 raise OptionError(f"{first} and {second} are both given; give one of them")
         for name in ("starting_timestamp", "timestamp_as_of"):
             if getattr(self, name) is not None:
-                _micros(name, getattr(self, name), self.time_zone or UTC)
+                self._time_of(name, getattr(self, name))
 
     @staticmethod
     def options() -> OptionSet:
@@ -247,14 +245,14 @@ class DeltaSource(TableSource):
         return sorted((int(entry["version"]), int(entry["timestamp"])) for entry in history if "version" in entry)
 
     def _version_at(self, name: str, value: datetime | str) -> int:
-        at_us = _micros(name, value, self.time_zone or UTC)
+        at_us = self._time_of(name, value)
         known = [version for version, at_ms in self._commit_times() if at_ms * 1000 <= at_us]
         if not known:
             raise OptionError(f"{name} = {value}: {self.title} has no version as old as that; give a later time")
         return known[-1]
 
     def _first_version_from(self, name: str, value: datetime | str) -> int:
-        from_us = _micros(name, value, self.time_zone or UTC)
+        from_us = self._time_of(name, value)
         known = [version for version, at_ms in self._commit_times() if at_ms * 1000 >= from_us]
         if not known:
             raise OptionError(
@@ -263,13 +261,7 @@ class DeltaSource(TableSource):
             )
         return known[0]
 
-
-def _micros(name: str, value: datetime | str, zone: str) -> int:
-    """A time of ISO-8601 text, of a date, or of a `datetime`; in the zone where it has none."""
-    written = (
-        value.isoformat() if isinstance(value, datetime) else re.sub(r"^(\d{4}-\d\d-\d\d)$", r"\1T00:00:00", value)
-    )
-    times, valid = parse_iso8601(pa.array([written]), zone)
-    if not valid[0]:
-        raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2026-01-31T00:00:00Z")
-    return int(times[0])
+    def _time_of(self, name: str, value: datetime | str) -> int:
+        if (time_us := self.time_us(value)) is None:
+            raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2026-01-31T00:00:00Z")
+        return time_us

@@ -36,7 +36,6 @@ from streaming_source.data_files.stores import (
     STORAGE_OPTIONS,
     Root,
     StorageOptions,
-    repr_without_secrets,
 )
 from streaming_source.exceptions import OptionError
 
@@ -227,9 +226,6 @@ class FilesConfig(ReadingConfig):
     def needs_files(self) -> list[str]:
         """What has a meaning only where each file is a split, and is set."""
         return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
-
-    def __repr__(self) -> str:
-        return repr_without_secrets(self)
 
     @property
     def discovery_interval_us(self) -> int:

@@ -23,9 +23,10 @@ from streaming_source.connectors.iceberg.columns import IcebergColumns, check_ch
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
 from streaming_source.connectors.tables.lister import FILES, Beginning, Commits, TableFile
+from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
-from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
 
 __all__ = ["IcebergLister", "IcebergRules"]
 
@@ -86,7 +87,7 @@ class IcebergLister:
         self._schema_id = self._table.metadata.current_schema_id
         self._bounds = TimeBounds.of(schema, assigner)
         self._time_id = None if self._bounds is None else self._columns.id_of(self._bounds.path)
-        self._named: set[str] = set()
+        self._new_columns = NewColumns(rules.schema_evolution)
         self._deletes: dict[int, DeleteFiles] = {}
         self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
         self._deleting = threading.Lock()
@@ -222,22 +223,9 @@ class IcebergLister:
         if metadata.current_schema_id == self._schema_id:
             return
         title = f"{self._title}, snapshot {version},"
-        new = check_change(title, self._columns, metadata.schema(), self._schema.names) - self._named
+        new = check_change(title, self._columns, metadata.schema(), self._schema.names)
         self._schema_id = metadata.current_schema_id
-        if not new:
-            return
-        names = ", ".join(sorted(new))
-        if self._rules.schema_evolution == "fail":
-            raise SchemaError(
-                f"{title} has columns that the query has not: {names}. schemaEvolution = ignore goes on without them; "
-                "a query that is started again has them"
-            )
-        self._named |= new
-        _log.warning(
-            "%s has columns that the query has not: %s. A query that is started again has them (schemaEvolution)",
-            title,
-            names,
-        )
+        self._new_columns.report(title, new)
 
     # ---- a file ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.arrow_times import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import any_text, arguments, boolean, integer, option, option_field, text
@@ -142,7 +141,7 @@ class IcebergSource(TableSource):
             raise OptionError("snapshot-id and as-of-timestamp are both given; give one of them")
         for option_name, value in self._times().items():
             if value is not None:
-                _millis(option_name, value, self.time_zone or UTC)
+                self._millis(option_name, value)
 
     def _times(self) -> dict[str, int | datetime | str | None]:
         return {"stream-from-timestamp": self.stream_from_timestamp, "as-of-timestamp": self.as_of_timestamp}
@@ -237,7 +236,7 @@ class IcebergSource(TableSource):
                 )
             return self.snapshot_id
         if self.as_of_timestamp is not None:
-            at_ms = _millis("as-of-timestamp", self.as_of_timestamp, self.time_zone or UTC)
+            at_ms = self._millis("as-of-timestamp", self.as_of_timestamp)
             found = table.snapshot_as_of_timestamp(at_ms)
             if found is None:
                 raise OptionError(
@@ -259,7 +258,7 @@ class IcebergSource(TableSource):
 
     def _before(self, table: Table) -> int:
         """The snapshot behind which a stream from a time begins."""
-        from_ms = _millis("stream-from-timestamp", self.stream_from_timestamp, self.time_zone or UTC)
+        from_ms = self._millis("stream-from-timestamp", self.stream_from_timestamp)
         newest_first = ancestry(table.metadata, table.metadata.current_snapshot_id)
         before = next((one.snapshot_id for one in newest_first if one.timestamp_ms < from_ms), None)
         if before is not None or not newest_first:
@@ -273,17 +272,14 @@ class IcebergSource(TableSource):
             )
         return BEFORE_ALL
 
-
-def _millis(name: str, value: int | datetime | str | None, zone: str) -> int:
-    """A time of a number of milliseconds, ISO-8601 text, a date, or a `datetime`; in the zone where it has none."""
-    if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
-        return int(value)
-    written = value.isoformat() if isinstance(value, datetime) else str(value)
-    written = re.sub(r"^(\d{4}-\d\d-\d\d)$", r"\1T00:00:00", written)
-    times, valid = parse_iso8601(pa.array([written]), zone)
-    if not valid[0]:
-        raise OptionError(
-            f"{name} = {value!r}: must be milliseconds since 1970 or an ISO-8601 time; give one, like "
-            "2026-01-31T00:00:00Z"
-        )
-    return -(-int(times[0]) // 1000)
+    def _millis(self, name: str, value: int | datetime | str | None) -> int:
+        """A time that an option names in milliseconds; of text and a `datetime` the first one that is not before it."""
+        if isinstance(value, int) or (isinstance(value, str) and value.isdigit()):
+            return int(value)
+        time_us = None if value is None else self.time_us(value)
+        if time_us is None:
+            raise OptionError(
+                f"{name} = {value!r}: must be milliseconds since 1970 or an ISO-8601 time; give one, like "
+                "2026-01-31T00:00:00Z"
+            )
+        return -(-time_us // 1000)

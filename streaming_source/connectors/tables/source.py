@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
 
+from alignment.arrow_times import UTC, parse_iso8601
 from alignment.durations import parse_duration_us
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
@@ -20,7 +21,7 @@ from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.split_reader import FileSplitReader
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions, repr_without_secrets
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
 from streaming_source.exceptions import OffsetError, SchemaError
 
 __all__ = ["TableSource", "table_options"]
@@ -76,10 +77,16 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def table_schema(self) -> pa.Schema:
         """Return all columns of the table now, or of the version that a batch reads."""
 
-    # ---- Source ------------------------------------------------------------------------------------------------------
+    def time_us(self, value: datetime | str) -> int | None:
+        """Convert a time that an option names to microseconds since 1970, by `time_zone` where it has no zone.
 
-    def __repr__(self) -> str:
-        return repr_without_secrets(self)
+        ISO-8601 text, a date, or a `datetime`; None if it is no time.
+        """
+        written = value.isoformat() if isinstance(value, datetime) else value
+        times, valid = parse_iso8601(pa.array([written]), self.time_zone or UTC)
+        return int(times[0]) if valid[0] else None
+
+    # ---- Source ------------------------------------------------------------------------------------------------------
 
     @property
     def discovery_interval_us(self) -> int:

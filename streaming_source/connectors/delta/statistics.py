@@ -1,0 +1,119 @@
+"""Bounds of the event times in files, by the statistics and partition values that a Delta table has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streaming_source.connectors.delta.columns import DeltaColumns
+from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+
+__all__ = ["FileStatistics", "as_array"]
+
+_TRUNCATED_US: Final = 999
+"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
+
+
+class FileStatistics:
+    """Finds the columns `low_us` and `high_us` of files, both null where bounds are not known; see `FILES`.
+
+    `bounds` is None where statistics say nothing of event times.
+    """
+
+    def __init__(self, columns: DeltaColumns, bounds: TimeBounds | None) -> None:
+        self._columns = columns
+        self._bounds = bounds
+
+    def bounds_in_snapshot(self, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
+        """Of the files of a version, as `DeltaTable.get_add_actions` has them, nested."""
+        count, bounds = actions.num_rows, self._bounds
+        unknown = pa.nulls(count, pa.int64())
+        if bounds is None:
+            return unknown, unknown
+        if bounds.path[0] in self._columns.partition_columns:
+            values = _inside(actions, "partition", list(bounds.path))
+            return self._converted(values, values, pc.is_null(values), 0) if values is not None else (unknown, unknown)
+        path = self._columns.physical(bounds.path)
+        low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
+        if low is None or high is None:
+            return unknown, unknown
+        rows = as_array(actions["num_records"])
+        is_empty = pc.equal(rows, 0) if nulls is None else pc.or_kleene(pc.equal(rows, 0), pc.equal(rows, nulls))
+        return self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US)
+
+    def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array]:
+        """Of the files that a commit adds, as its JSON has them."""
+        bounds, unknown = self._bounds, pa.nulls(len(adds), pa.int64())
+        if bounds is None or not adds:
+            return unknown, unknown
+        if bounds.path[0] in self._columns.partition_columns:
+            given = [self._columns.given(add.get("partitionValues") or {}, add["path"]) for add in adds]
+            values = pa.array([of[bounds.path[0]].as_py() for of in given], bounds.data_type)
+            return self._converted(values, values, pc.is_null(values), 0)
+        path, stats = self._columns.physical(bounds.path), [json.loads(add.get("stats") or "{}") for add in adds]
+        low, high = (
+            _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
+            for kind in ("minValues", "maxValues")
+        )
+        rows, nulls = ([of.get("numRecords") for of in stats], [_at(of.get("nullCount"), path) for of in stats])
+        empty = [count is not None and (count == 0 or count == null) for count, null in zip(rows, nulls, strict=True)]
+        return self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US)
+
+    def _converted(
+        self, low: pa.Array, high: pa.Array, empty: pa.Array, truncated_us: int
+    ) -> tuple[pa.Array, pa.Array]:
+        assert self._bounds is not None
+        low_us, knows_low = self._bounds.convert(as_array(low))
+        high_us, knows_high = self._bounds.convert(as_array(high))
+        is_empty = np.asarray(as_array(empty).to_numpy(zero_copy_only=False), np.bool_)
+        has = (knows_low & knows_high) | is_empty
+        low_us = np.where(is_empty, NO_TIMES[0], low_us)
+        high_us = np.where(is_empty, NO_TIMES[1], high_us + truncated_us)
+        return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
+
+
+def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _inside(actions: pa.Table, kind: str, path: list[str]) -> pa.Array | None:
+    """A field of a struct of statistics; None where they have none of it."""
+    place = actions.schema.get_field_index(kind)
+    column = as_array(actions.column(place)) if place >= 0 else None
+    for name in path:
+        if column is None or not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            return None
+        column = pc.struct_field(column, [column.type.get_field_index(name)])
+    return column
+
+
+def _at(values: Any, path: list[str]) -> Any:
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _from_json(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Bounds as the log writes them; null where one cannot be read."""
+    if pa.types.is_timestamp(kind):
+        texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
+        plain = pc.replace_substring_regex(texts, r"(?i)(Z|[+-]\d\d:?\d\d)$", "")
+        zoned = pc.match_substring_regex(texts, r"[+-]\d\d:?\d\d$")
+        try:
+            # Another zone than UTC is written by no writer that we know: such a bound is not used.
+            micros = plain.cast(pa.timestamp("us")).cast(pa.int64())
+        except pa.ArrowInvalid:
+            return pa.nulls(len(values), kind)
+        return pc.if_else(pc.fill_null(zoned, False), None, micros).cast(pa.timestamp("us", kind.tz)).cast(kind)
+    if pa.types.is_date(kind):
+        values = [value if isinstance(value, str) else None for value in values]
+    try:
+        return pa.array(values, pa.string() if pa.types.is_date(kind) else None).cast(kind)
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.nulls(len(values), kind)
