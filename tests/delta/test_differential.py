@@ -20,6 +20,7 @@ from streaming_source.testing import SourceHarness
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, STRATEGY, read_all, rows
 from tests.examples import examples
+from tests.tables.changing import read_with_kills
 
 
 class RandomTable:
@@ -121,22 +122,7 @@ def test_a_stream_with_kills_brings_what_a_batch_has(seed: int) -> None:
         done = SourceHarness(
             DeltaSource(table.path), STRATEGY, max_rows=chance.choice([None, 7, 40]), readers=chance.choice([1, 3])
         )
-        kills = changes = 0
-        while changes < 8 or done.plan() or done.is_planned:
-            roll = chance.random()
-            if roll < 0.3 and changes < 8:
-                table.change()
-                changes += 1
-            elif roll < 0.6:
-                if chance.random() < 0.5:
-                    done.plan()
-                done.restart(loses_plan=chance.random() < 0.5)
-                kills += 1
-            else:
-                done.clock.advance("2 seconds")
-                done.run_batch()
-        done.clock.advance("2 seconds")
-        done.run()
+        read_with_kills(done, chance, table.change, changes=8)
 
         expected = Counter(NO_TIMESTAMP if time is None else time for time in table.expected.values())
         assert _times(done) == expected, f"seed {seed}"

@@ -15,6 +15,7 @@ from streaming_source.exceptions import MalformedDataError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
 from tests.delta.tables import SECOND, append, harness, rows, times
+from tests.tables.changing import read_with_restarts
 
 
 def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_path: Path) -> None:
@@ -57,16 +58,13 @@ def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, l
         append(tmp_path, one)
         written += one
     done = harness(tmp_path, max_rows=25)
-    for number in range(60):
-        if number == 5:
-            # The snapshot is read as it was, whatever became of its files in the table.
-            deltalake.DeltaTable(str(tmp_path)).optimize.compact()
-            append(tmp_path, [900 * SECOND])
-        done.plan()
-        done.restart(loses_plan=loses_plan)
-        done.clock.advance("2 seconds")
-        if done.run_batch() is None and number > 5:
-            break
+
+    def change() -> None:
+        # The snapshot is read as it was, whatever became of its files in the table.
+        deltalake.DeltaTable(str(tmp_path)).optimize.compact()
+        append(tmp_path, [900 * SECOND])
+
+    read_with_restarts(done, change, loses_plan=loses_plan)
 
     assert times(done) == sorted([*written, 900 * SECOND])
     assert done.state.checkpoint.progress.steps == ()

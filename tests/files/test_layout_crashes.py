@@ -123,6 +123,8 @@ def test_every_row_is_read_once_however_often_it_is_killed_at_one_step(
     run.close()
 
 
+# Looks at the files rest between them, by the machine's clock: on a loaded one that adds up.
+@pytest.mark.slow
 @settings(max_examples=examples(20))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), min_size=1, max_size=12))

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import CatalogProperties, properties_of
 from streaming_source.testing import SourceHarness
-from tests.tables.reading import STRATEGY
+from tests.tables.reading import SECOND, STRATEGY, rows, times
 
 __all__ = [
     "SECOND",
@@ -29,8 +29,6 @@ __all__ = [
     "rows",
     "times",
 ]
-
-SECOND = 1_000_000
 
 
 def catalog_options(folder: Path) -> dict[str, str]:
@@ -48,12 +46,6 @@ def catalog_in(folder: Path) -> Catalog:
     catalog = load_catalog("tests", **catalog_options(folder))
     catalog.create_namespace_if_not_exists("db")
     return catalog
-
-
-def rows(times_us: Sequence[int | None], kind: pa.DataType | None = None, **columns: Any) -> pa.Table:
-    """A column `ts`, and others: a list, or one value for all."""
-    given = {name: value if isinstance(value, list) else [value] * len(times_us) for name, value in columns.items()}
-    return pa.table({"ts": pa.array(times_us, kind or pa.timestamp("us", "UTC")), **given})
 
 
 def create(folder: Path, schema: pa.Schema | None = None, **options: Any) -> Table:
@@ -82,11 +74,6 @@ def later(done: SourceHarness) -> SourceHarness:
     done.clock.advance("2 seconds")
     done.run()
     return done
-
-
-def times(done: SourceHarness) -> list[int]:
-    """Event times of all records that a query has read, sorted."""
-    return sorted(time for records in done.records().values() for _, time in records)
 
 
 def batch_times(table: Table, snapshot_id: int | None = None) -> list[int]:

@@ -18,6 +18,7 @@ from streaming_source.testing import SourceHarness
 from tests.examples import examples
 from tests.iceberg.commits import compact, delete_rows, files_of_table
 from tests.iceberg.tables import SECOND, STRATEGY, catalog_in, create, properties_in, rows
+from tests.tables.changing import read_with_kills
 from tests.tables.reading import read_all
 
 KNOWN = {1: "ts", 2: "id", 3: "part"}
@@ -112,23 +113,8 @@ def test_a_stream_with_kills_brings_what_a_batch_has(seed: int) -> None:
         table.started = True
         source = IcebergSource("db.t", catalog=properties_in(Path(folder)), columns=("ts", "id"))
         done = SourceHarness(source, STRATEGY, max_rows=chance.choice([None, 7, 40]), readers=chance.choice([1, 3]))
-        changes = kills = 0
         done.run_batch()
-        while changes < 6 or done.plan() or done.is_planned:
-            roll = chance.random()
-            if roll < 0.3 and changes < 6:
-                table.change()
-                changes += 1
-            elif roll < 0.6:
-                if chance.random() < 0.5:
-                    done.plan()
-                done.restart(loses_plan=chance.random() < 0.5)
-                kills += 1
-            else:
-                done.clock.advance("2 seconds")
-                done.run_batch()
-        done.clock.advance("2 seconds")
-        done.run()
+        read_with_kills(done, chance, table.change, changes=6)
 
         read = Counter(time for records in done.records().values() for _, time in records)
         assert read == table.expected(), f"seed {seed}"

@@ -22,6 +22,7 @@ from tests.iceberg.tables import (
     rows,
     times,
 )
+from tests.tables.changing import read_with_restarts
 
 
 def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_path: Path) -> None:
@@ -45,15 +46,12 @@ def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, l
     for part in range(12):
         append(table, [(7 * part + i) * SECOND for i in range(10)])
     done = harness(tmp_path, max_rows=15)
-    for number in range(60):
-        if number == 5:
-            append(table, [900 * SECOND])
-            append(table, [3 * SECOND])
-        done.plan()
-        done.restart(loses_plan=loses_plan)
-        done.clock.advance("2 seconds")
-        if done.run_batch() is None and number > 5:
-            break
+
+    def change() -> None:
+        append(table, [900 * SECOND])
+        append(table, [3 * SECOND])
+
+    read_with_restarts(done, change, loses_plan=loses_plan)
 
     assert times(done) == batch_times(table)
     assert done.state.checkpoint.progress.steps == ()

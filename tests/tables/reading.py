@@ -1,6 +1,9 @@
-"""Reading all rows of a table by its source, whatever its format."""
+"""Rows of tables for tests, and what was read of them, whatever the format."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -9,9 +12,22 @@ from streaming_source.api import SourceReaderContext, SplitsAddition
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.testing import SourceHarness
 
-__all__ = ["STRATEGY", "read_all"]
+__all__ = ["SECOND", "STRATEGY", "read_all", "rows", "times"]
+
+SECOND = 1_000_000
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+
+
+def rows(times_us: Sequence[int | None], kind: pa.DataType | None = None, **columns: Any) -> pa.Table:
+    """A column `ts`, and others: a list, or one value for all."""
+    given = {name: value if isinstance(value, list) else [value] * len(times_us) for name, value in columns.items()}
+    return pa.table({"ts": pa.array(times_us, kind or pa.timestamp("us", "UTC")), **given})
+
+
+def times(done: SourceHarness) -> list[int]:
+    """Event times of all records that a query has read, sorted."""
+    return sorted(time for records in done.records().values() for _, time in records)
 
 
 def read_all(source: TableSource, strategy: WatermarkStrategy = STRATEGY) -> pa.Table:
