@@ -264,7 +264,8 @@ def _member(explanation: Explanation) -> str:
     is_at = "has no watermark"
     if member.watermark > MIN_WATERMARK:
         is_at = f"is at {moment(member.watermark, explanation.at_us)}"
-    text = f"source {member.source!r} (process {member.pid}) of its alignment group {member.group!r}, which {is_at}"
+    where = f"process {member.pid}" if member.pid else "on another host"
+    text = f"source {member.source!r} ({where}) of its alignment group {member.group!r}, which {is_at}"
     if member.is_overdue(explanation.at_us):
         text += f" and reported last at {reported}; without a report it is left out from {until} on"
     return text

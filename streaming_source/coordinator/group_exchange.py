@@ -35,12 +35,13 @@ _FOR_A_RUN_US: Final = 30 * 24 * 3600 * 1_000_000
 
 
 class GroupExchange:
-    """One source's part in a group of sources whose planners run on one host.
+    """One source's part in a group of sources.
 
-    Each planner process writes its last `SourceReport` into a place that all planners of the application know, reads
-    those of the others, and takes its limit from them. A report counts for a *lease* from when it was written,
-    and as long as the process that wrote it lives: a source that was stopped or killed releases the others at once, one
-    that hangs after the lease. If nothing can be exchanged for that long the source goes on without the group.
+    Each planner process writes its last `SourceReport` into a place that all planners of the group know, reads those of
+    the others, and takes its limit from them. A report counts for a *lease* from when it was written, and as long as
+    the process that wrote it lives: a source that was stopped or killed releases the others at once, one that hangs, or
+    whose process cannot be seen from here, after the lease. If nothing can be exchanged for that long the source goes
+    on without the group.
 
     A report is renewed every `interval_us` at least; the lease is ten times as long, and no less than ten seconds.
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source;
@@ -220,7 +221,7 @@ class GroupExchange:
         lease_us = _FOR_A_RUN_US if self.in_one_query and self._rank is None else self._lease_us
         own = Member(self.source_id, self.name, os.getpid(), now_us, now_us + lease_us, self._report)
         # Before the reports are read: what is written meanwhile is another version.
-        version = self.place.version()
+        version = None if writes else self.place.version()
         try:
             others = self.place.exchange(
                 self._group,

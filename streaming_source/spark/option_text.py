@@ -30,6 +30,7 @@ class FrameKeywords(TypedDict, total=False):
     event_time_from: datetime | date | str
     event_time_until: datetime | date | str
     alignment_scope: Literal["application", "query"]
+    alignment_location: str
     max_rows_per_trigger: int | None
     min_rows_per_trigger: int | None
     max_trigger_delay: timedelta | str

@@ -214,6 +214,14 @@ class FrameOptions:
         "With an alignment group: where its other sources are. `query`: they are all in this query, whose sources plan "
         "one event time together, so that drift costs no micro-batches. Each of them must have it.",
     )
+    alignment_location: str | None = option_field(
+        None,
+        "alignmentLocation",
+        text,
+        "With an alignment group: a directory, by a local path or a URI, in which its sources leave their reports. "
+        "Needed where their planners share no local disk, and for sources of several applications. All must name it.",
+        "the first of the driver's local directories",
+    )
     max_rows: int | None = option_field(
         None, "maxRowsPerTrigger", integer(1), "At most this many records a micro-batch, by event time."
     )
@@ -408,6 +416,11 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         raise OptionError(
             "option alignmentScope = 'query' needs an alignment group, which the sources of the query have in common; "
             "give alignmentGroup and maxDrift, or with_watermark_alignment of the strategy"
+        )
+    if options.alignment_location is not None and group is None:
+        raise OptionError(
+            f"option alignmentLocation = {options.alignment_location!r} is for the reports of an alignment group, "
+            "and there is none; give alignmentGroup and maxDrift, or with_watermark_alignment of the strategy"
         )
     planning = PlanningRules(
         out_of_orderness_us=bound_us,

@@ -1,4 +1,4 @@
-"""Directories beside the data, which options name: `lateLocation`."""
+"""Directories beside the data, which options name: `lateLocation`, `alignmentLocation`."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from alignment.split_generators import GeneratorState
     from streaming_source.coordinator.group_exchange import GroupExchange
+    from streaming_source.coordinator.group_place import GroupPlace
     from streaming_source.gateway import GatewayAddress, GatewayServer
     from streaming_source.spark.late_log import LateLog
 
@@ -105,7 +106,7 @@ class StreamPlanning:
             schema,
             processing_time_us,
             readers=self._tasks,
-            group=_group_exchange(rules, source.name),
+            group=_group_exchange(source, rules, options.alignment_location),
             recorder=_recorder(options.event_log, source),
             clock_us=wall_clock_us,
         )
@@ -300,30 +301,46 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
-def _group_exchange(rules: ReadRules, name: str) -> GroupExchange | None:
+def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | None) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    # Where all planners of one application find it, and no other's: Spark removes the folder with it.
-    folders = os.environ.get("SPARK_LOCAL_DIRS")
-    if not folders:
-        raise OptionError(
-            "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
-            "group have no directory in common; leave alignmentGroup out, and maxDrift holds together the splits of "
-            "one source"
-        )
+    # Here and not above: few queries have a group.
     from streaming_source.coordinator.group_exchange import GroupExchange
-    from streaming_source.coordinator.group_place import GroupPlace
 
     return GroupExchange(
-        GroupPlace(Path(folders.split(",")[0]) / "watermark-alignment.sqlite"),
+        _group_file() if location is None else _group_directory(source, location),
         rules.group,
         alignment.max_drift_us,
         alignment.update_interval_us,
         monotonic_us,
-        name=name,
+        name=source.name,
         in_one_query=rules.in_one_query,
     )
+
+
+def _group_file() -> GroupPlace:
+    """Where all planners of one application find it, and no other's: Spark removes the folder with the application."""
+    folders = os.environ.get("SPARK_LOCAL_DIRS")
+    if not folders:
+        raise OptionError(
+            "option alignmentGroup: SPARK_LOCAL_DIRS is not set in Spark's planner process, so the sources of the "
+            "group have no directory in common; name one with option alignmentLocation, a path or the URI of an object "
+            "store that all of them may write to, or leave alignmentGroup out: maxDrift holds together the splits of "
+            "one source"
+        )
+    from streaming_source.coordinator.group_file import GroupFile
+
+    return GroupFile(Path(folders.split(",")[0]) / "watermark-alignment.sqlite")
+
+
+def _group_directory(source: Source[Any, Any], location: str) -> GroupPlace:
+    from streaming_source.spark.group_directory import GroupDirectory
+    from streaming_source.spark.places import place_of
+
+    directory = GroupDirectory(place_of(source, location), monotonic_us, wall_clock_us)
+    directory.check()
+    return directory
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:

@@ -15,7 +15,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import GroupPlace
+from streaming_source.coordinator.group_file import GroupFile
 
 INTERVAL_US = 1_000_000
 LEASE_US = 10_000_000
@@ -36,7 +36,7 @@ def clock() -> Clock:
 @pytest.fixture
 def join(tmp_path: Path, clock: Clock) -> Callable[..., GroupExchange]:
     def member(group: str = "g", drift: int = 10, is_alive: Callable[[int], bool] | None = None) -> GroupExchange:
-        return GroupExchange(GroupPlace(tmp_path / "meeting"), group, drift, INTERVAL_US, clock, is_alive)
+        return GroupExchange(GroupFile(tmp_path / "meeting"), group, drift, INTERVAL_US, clock, is_alive)
 
     return member
 
@@ -120,8 +120,8 @@ _MEMBER = """
 import sys, time
 from pathlib import Path
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import GroupPlace
-meeting = GroupExchange(GroupPlace(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
+from streaming_source.coordinator.group_file import GroupFile
+meeting = GroupExchange(GroupFile(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
 meeting.report(200, 201)
 print("in", flush=True)
 time.sleep(600)

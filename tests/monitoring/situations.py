@@ -12,7 +12,7 @@ from alignment import WatermarkStrategy
 from alignment.events import RangeReport
 from streaming_source.coordinator import SourceCoordinator
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import GroupPlace
+from streaming_source.coordinator.group_file import GroupFile
 from streaming_source.monitoring.explained import ExplainedQuery, explain, explain_checkpoint
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
@@ -127,7 +127,7 @@ class Situation:
     def _exchange(self, name: str) -> GroupExchange:
         second, drift = SECOND, 10 * SECOND
         return GroupExchange(
-            GroupPlace(self.folder / "meeting"), "pair", drift, second, self.clock.now_us, lambda _: True, name
+            GroupFile(self.folder / "meeting"), "pair", drift, second, self.clock.now_us, lambda _: True, name
         )
 
     def _write(self, *, committed: bool = True) -> None:

@@ -12,7 +12,7 @@ from alignment.plan import PlanningRules
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import GroupPlace
+from streaming_source.coordinator.group_file import GroupFile
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.source import Element
 
@@ -155,7 +155,7 @@ class Group:
         return member
 
     def meeting(self, max_drift_us: int, interval_us: int, *, in_one_query: bool = False) -> GroupExchange:
-        place = GroupPlace(self.folder / "meeting")
+        place = GroupFile(self.folder / "meeting")
         return GroupExchange(place, "pair", max_drift_us, interval_us, self.clock.now_us, in_one_query=in_one_query)
 
     def end(self, source_id: str) -> None:

@@ -134,6 +134,7 @@ FRAME: Final = (
     _may("watermarkRows", "true", None, f"from the exact to a plain `withWatermark`: {_WATERMARKS}"),
     _may("includeMetadata", "true", "true", "none here; Spark refuses other columns where its own state has them"),
     _may("alignmentScope", None, "query", _NO_STATE, alignmentGroup="both", maxDrift="1 hour"),
+    _may("alignmentLocation", None, "{tmp}/groups", _NO_STATE, alignmentGroup="both", maxDrift="1 hour"),
     _may("maxRowsPerTrigger", "5", "2", _NO_STATE),
     _may("maxRowsPerTrigger", "5", None, _NO_STATE),
     _may("minRowsPerTrigger", None, "2", _NO_STATE),
@@ -370,7 +371,7 @@ KAFKA: Final = (
     ),
     _may("tokenProvider", f"{_TESTS}.test_secure:token", f"{_TESTS}.test_changed_options:token", _NO_STATE, **_SASL),
     _may("credentials", None, f"{_TESTS}.test_secure:login", _NO_STATE, **_SCRAM),
-    _may("storage.*", None, None, "none: it is for `lateLocation`, and in no offset"),
+    _may("storage.*", None, None, "none: it is for `lateLocation` and `alignmentLocation`, and in no offset"),
     _may(
         "kafka.*",
         None,

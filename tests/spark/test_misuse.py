@@ -106,6 +106,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a unit of no column": (files(eventTimeColumn=None, timestampUnit="ms"), "it is the unit of that column; name it"),
     "a group without a drift": (files(alignmentGroup="a"), "give it as well"),
     "a query's scope without a group": (files(alignmentScope="query", maxDrift="1 minute"), "of the strategy"),
+    "a place of no group": (files(alignmentLocation="/groups", maxDrift="1 minute"), "of the strategy"),
     "more at least than at most": (files(maxRowsPerTrigger=1, minRowsPerTrigger=2), "lower it"),
     "half of TLS": (files(gatewayKey="k.pem"), "give both"),
     "the latest first": (files(latestFirst=True), "give a narrower path or pathGlobFilter"),

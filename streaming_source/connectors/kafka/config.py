@@ -120,7 +120,7 @@ class KafkaConfig:
 
     @property
     def storage(self) -> StorageOptions:
-        """Of the file systems of places beside the topics: `lateLocation`."""
+        """Of the file systems of places beside the topics: `lateLocation`, `alignmentLocation`."""
         # Imported when it is used: most queries have no such place.
         from streaming_source.data_files.stores import StorageOptions
 
@@ -232,7 +232,7 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "storage.*",
             any_text,
-            "Arguments of the file system of `lateLocation`, as its class in `pyarrow.fs` "
+            "Arguments of the file system of `lateLocation` and `alignmentLocation`, as its class in `pyarrow.fs` "
             "takes them. They are in no offset, log or error.",
             {},
             secret=re.compile(""),

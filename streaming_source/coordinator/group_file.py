@@ -1,0 +1,81 @@
+"""The reports of alignment groups in a SQLite file on the driver's host."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
+
+__all__ = ["GroupFile"]
+
+_BUSY_S: Final = 0.1
+"""How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
+
+_CHANGES_AT: Final = 24
+"""Where a SQLite file counts its transactions, in four bytes."""
+
+_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS member (
+        alignment_group TEXT, source TEXT, report TEXT, PRIMARY KEY (alignment_group, source)
+    ) WITHOUT ROWID
+"""
+
+_REMOVE: Final = "DELETE FROM member WHERE alignment_group = ? AND source = ?"
+
+
+class GroupFile(GroupPlace):
+    """A SQLite file on a local disk, for members whose processes see each other and that disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
+        try:
+            with closing(self._open()) as file, file:
+                if own is not None:
+                    file.execute("BEGIN IMMEDIATE")
+                    row = (group, own.source_id, own.to_json())
+                    file.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?)", row)
+                found = file.execute("SELECT report FROM member WHERE alignment_group = ?", (group,)).fetchall()
+                members = [Member.from_json(text) for (text,) in found]
+                gone = [member for member in members if is_gone(member)]
+                if own is not None:
+                    for member in gone:
+                        file.execute(_REMOVE, (group, member.source_id))
+                return [member for member in members if member not in gone]
+        except sqlite3.Error as error:
+            raise PlaceError(str(error)) from error
+
+    def remove(self, group: str, source_id: str) -> None:
+        try:
+            with closing(self._open()) as file, file:
+                file.execute(_REMOVE, (group, source_id))
+        except sqlite3.Error as error:
+            raise PlaceError(str(error)) from error
+
+    def version(self) -> object:
+        """Of all groups; some microseconds."""
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                file.seek(_CHANGES_AT)
+                return file.read(4)
+        except OSError:
+            return None
+
+    def _open(self) -> sqlite3.Connection:
+        # A connection for each exchange: one that is kept would be another process's after a fork.
+        file = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
+        try:
+            file.execute("PRAGMA synchronous = OFF")
+            file.execute(_TABLE)
+        except BaseException:
+            file.close()
+            raise
+        return file

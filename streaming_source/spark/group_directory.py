@@ -1,0 +1,190 @@
+"""Where the sources of alignment groups leave their reports where they share no local disk: a directory of the user's.
+
+Option `alignmentLocation` names it, on any file system. Each member writes a small file of its own, and reads those of
+all. Planners may run on several hosts, or isolated from each other on one: their monotonic clocks differ, their clocks
+of the day do not by much, and none sees the processes of another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from pyarrow import ArrowException, fs
+
+from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
+from streaming_source.data_files.stores import Root, without_secrets, write_whole
+from streaming_source.exceptions import OptionError, SourceError
+
+__all__ = ["GroupDirectory"]
+
+_VERSION: Final = 1
+
+_LOOK_S: Final = {True: 0.05, False: 1.0}
+"""How often the directory is looked at, at most: where it is local, and where it is not and each look is calls."""
+
+_FOREIGN_LEASE_US: Final = 600 * 1_000_000
+"""How long a report of another host counts at most: from here it cannot be seen that its process has ended."""
+
+_ALWAYS_THERE: Final = 0
+"""In place of the id of a process that cannot be seen from here: to look for it always succeeds."""
+
+_BROKEN: Final = (ArrowException, OSError, SourceError)
+"""What a file system raises, and what makes one: a place, credentials."""
+
+
+class GroupDirectory(GroupPlace):
+    """The reports of members in a directory, which is made where it is not there.
+
+    Of a group that was exchanged with, what was found is kept for `look_s` seconds, also where that failed.
+
+    Parameters
+    ----------
+    root
+        The directory.
+    now_us, wall_us
+        The clock of the members, which all processes of a host share, and the time of day, in microseconds.
+    host
+        Which processes see each other; by default those of this kernel and this namespace of processes.
+    """
+
+    def __init__(
+        self, root: Root, now_us: Callable[[], int], wall_us: Callable[[], int], host: str | None = None
+    ) -> None:
+        self._root = root
+        self._now_us = now_us
+        self._wall_us = wall_us
+        self._host = _this_host() if host is None else host
+        self.look_s = _LOOK_S[root.is_local]
+        self._lock = threading.Lock()
+        # By group: when it was looked at last, and which members were found or why none could be.
+        self._found: dict[str, tuple[float, list[Member] | PlaceError]] = {}
+
+    def __str__(self) -> str:
+        return without_secrets(self._root.uri)
+
+    def check(self) -> None:
+        """Raise an `OptionError` where this process may not write into the directory."""
+        try:
+            files, folder = self._root.open()
+            path = posixpath.join(folder, f"_{uuid4().hex}")
+            write_whole(files, path, b"")
+            files.delete_file(path)
+        except _BROKEN as error:
+            raise OptionError(
+                f"option alignmentLocation = {str(self)!r}: a file cannot be written there: "
+                f"{without_secrets(str(error))}; name a directory that all sources of the group may write to"
+            ) from None
+
+    def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
+        with self._lock:
+            if own is not None:
+                self._write(group, own)
+            members = self._look(group, afresh=own is not None)
+            gone = [member for member in members if is_gone(member)]
+            if own is not None:
+                for member in gone:
+                    self._delete(group, member.source_id)
+        return [member for member in members if member not in gone]
+
+    def remove(self, group: str, source_id: str) -> None:
+        with self._lock:
+            self._delete(group, source_id)
+
+    def version(self) -> object:
+        """The members themselves, of each group; a look at the directory at most every `look_s` seconds."""
+        with self._lock:
+            try:
+                return [(group, self._look(group)) for group in [*self._found]]
+            except PlaceError:
+                return None
+
+    # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _write(self, group: str, own: Member) -> None:
+        shift_us = self._wall_us() - self._now_us()
+        text = {"v": _VERSION, "host": self._host, "shift_us": shift_us, "member": own.to_json()}
+        try:
+            files, folder = self._opened(group)
+            write_whole(files, posixpath.join(folder, f"{own.source_id}.json"), json.dumps(text).encode())
+        except _BROKEN as error:
+            raise PlaceError(without_secrets(str(error))) from error
+
+    def _look(self, group: str, *, afresh: bool = False) -> list[Member]:
+        looked_s, found = self._found.get(group, (-self.look_s, []))
+        if afresh or time.monotonic() - looked_s >= self.look_s:
+            before = {member.source_id for member in found} if isinstance(found, list) else set()
+            found = self._read(group)
+            if isinstance(found, list) and before - {member.source_id for member in found}:
+                # Where a file cannot replace another one at once, it is missing for a moment.
+                found = self._read(group)
+            self._found[group] = (time.monotonic(), found)
+        if isinstance(found, PlaceError):
+            raise found
+        return found
+
+    def _read(self, group: str) -> list[Member] | PlaceError:
+        members = []
+        try:
+            files, folder = self._opened(group)
+            for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+                if info.base_name.endswith(".json") and not info.base_name.startswith("_"):
+                    try:
+                        with files.open_input_stream(info.path) as stream:
+                            members.append(self._member(stream.read()))
+                    except FileNotFoundError:
+                        continue  # it has left meanwhile
+        except PlaceError as error:
+            return error
+        except _BROKEN as error:
+            return PlaceError(without_secrets(str(error)))
+        return members
+
+    def _member(self, text: bytes) -> Member:
+        try:
+            written = json.loads(text)
+            if written["v"] != _VERSION:
+                raise PlaceError(f"a report of version {written['v']}: upgrade spark-watermark-alignment everywhere")
+            member = Member.from_json(written["member"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlaceError(f"a report is damaged ({error!r}); remove the files of the directory") from None
+        if written["host"] == self._host:
+            return member
+        at_us = member.at_us + written["shift_us"] - (self._wall_us() - self._now_us())
+        lease_us = min(member.until_us - member.at_us, _FOREIGN_LEASE_US)
+        return replace(member, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
+
+    def _delete(self, group: str, source_id: str) -> None:
+        looked_s, found = self._found.get(group, (0.0, []))
+        if isinstance(found, list):
+            self._found[group] = (looked_s, [member for member in found if member.source_id != source_id])
+        try:
+            files, folder = self._opened(group)
+            path = posixpath.join(folder, f"{source_id}.json")
+            if files.get_file_info(path).type is not fs.FileType.NotFound:
+                files.delete_file(path)
+        except _BROKEN as error:
+            raise PlaceError(without_secrets(str(error))) from error
+
+    def _opened(self, group: str) -> tuple[fs.FileSystem, str]:
+        files, path = self._root.open()
+        return files, posixpath.join(path, hashlib.sha256(group.encode()).hexdigest()[:16])
+
+
+@cache
+def _this_host() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        # Not known: each process for itself, so that none is taken for ended that cannot be seen.
+        return uuid4().hex

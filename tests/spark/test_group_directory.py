@@ -1,0 +1,181 @@
+"""Sources of one group leave reports for each other in a directory, from hosts whose clocks and processes differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from alignment.groups import SourceReport
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.coordinator.group_exchange import GroupExchange
+from streaming_source.coordinator.group_place import Member, PlaceError
+from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.exceptions import OptionError
+from streaming_source.spark import group_directory
+from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.group_directory import GroupDirectory
+from tests.files.stores import s3_store
+
+SECOND_US = 1_000_000
+WALL_US = 1_700_000_000 * SECOND_US
+LEASE_US = 10 * SECOND_US
+
+
+class Time:
+    """The time of day of all hosts; each host's own clock began at another moment of it."""
+
+    passed_us = 0
+
+    def wall(self) -> int:
+        return WALL_US + self.passed_us
+
+    def of(self, host: str) -> Callable[[], int]:
+        began_us = {"a": 50, "b": 9_000}[host] * SECOND_US
+        return lambda: began_us + self.passed_us
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    monkeypatch.setattr(group_directory, "_LOOK_S", {True: 0.0, False: 0.0})
+    return Time()
+
+
+Join = Callable[..., GroupExchange]
+
+
+@pytest.fixture
+def join(tmp_path: Path, clock: Time) -> Join:
+    def member(host: str, group: str = "g", drift: int = 10, root: Root | None = None) -> GroupExchange:
+        now_us = clock.of(host)
+        place = GroupDirectory(root or Root(str(tmp_path / "groups")), now_us, clock.wall, host)
+        return GroupExchange(place, group, drift, SECOND_US, now_us)
+
+    return member
+
+
+def test_each_source_learns_its_limit_from_those_of_other_hosts(join: Join) -> None:
+    fast, slow, other = join("a", drift=10), join("b", drift=500), join("b", group="../other")
+    other.report(5, 6)
+    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+    assert slow.report(200, 201) == 1_500
+    assert fast.renew() == 210
+    assert fast.slowest is not None
+    assert fast.slowest.watermark == 200
+    slow.leave()
+    assert fast.renew() == MAX_WATERMARK
+
+
+def test_a_lease_ends_by_the_time_that_has_passed_and_not_by_the_clock_of_a_host(join: Join, clock: Time) -> None:
+    fast, slow = join("a"), join("b")
+    slow.report(200, 201)
+    clock.passed_us = LEASE_US - 1
+    assert fast.report(1_000, 1_001) == 210
+    clock.passed_us = LEASE_US
+    assert fast.renew() == MAX_WATERMARK
+
+
+def test_a_run_that_was_killed_on_another_host_holds_the_group_for_minutes_and_not_for_days(
+    join: Join, clock: Time
+) -> None:
+    killed, next_run = join("b"), join("a")
+    killed.drain()
+    clock.passed_us = 599 * SECOND_US
+    assert next_run.report(1_000, 1_001) < 0
+    clock.passed_us = 600 * SECOND_US
+    assert next_run.renew() == MAX_WATERMARK
+
+
+def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path, join: Join, clock: Time) -> None:
+    fast, now_us = join("a"), clock.of("a")()
+    ended = Member("gone", "slow", 2**22 + 1, now_us, now_us + LEASE_US, SourceReport(10, 200, 201))
+    fast.place.exchange("g", ended, lambda member: False)
+    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == ["gone"]
+    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+    # It is forgotten, and its file with it.
+    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == [fast.source_id]
+
+
+def test_a_version_changes_with_what_others_write_and_with_nothing_else(join: Join) -> None:
+    fast, slow = join("a"), join("b")
+    fast.report(1_000, 1_001)
+    before = fast.place.version()
+    assert fast.place.version() == before
+    slow.report(200, 201)
+    fast.place.wait_for_change(before, 10)
+    assert fast.place.version() != before
+
+
+def test_a_file_that_is_missing_while_it_is_replaced_is_looked_for_again(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast, slow = join("a"), join("b")
+    slow.report(200, 201)
+    assert fast.report(1_000, 1_001) == 210
+    (own,) = (file for file in (tmp_path / "groups").rglob("*.json") if file.stem == slow.source_id)
+    hidden, read = own.rename(own.with_name("_hidden")), GroupDirectory._read
+
+    def replaced_afterwards(place: GroupDirectory, group: str) -> object:
+        found = read(place, group)
+        if hidden.exists():
+            hidden.rename(own)
+        return found
+
+    monkeypatch.setattr(GroupDirectory, "_read", replaced_afterwards)
+    assert fast.renew() == 210
+
+
+def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
+    join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_directory, "_LOOK_S", {True: 60.0, False: 60.0})
+    fast = join("a")
+    fast.report(1_000, 1_001)
+    (report,) = (tmp_path / "groups").rglob("*.json")
+    report.write_text("{")
+    with pytest.raises(PlaceError, match=r"a report is damaged .*; remove the files of the directory"):
+        fast.place.exchange("g", Member("b", "b", 1, 0, 1, SourceReport(1)), lambda member: False)
+    report.unlink()
+    assert fast.place.version() is None
+
+
+@pytest.mark.parametrize(
+    ("location", "refused"),
+    [
+        (None, "SPARK_LOCAL_DIRS is not set in .* name one with option alignmentLocation, .* leave alignmentGroup out"),
+        ("{tmp}/file/groups", "alignmentLocation = '.*/file/groups': .*; name a directory that all sources of the"),
+    ],
+)
+def test_a_group_that_has_no_place_is_refused_before_anything_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str | None, refused: str
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    (tmp_path / "file").write_text("no directory")
+    options = {"alignmentGroup": "a", "maxDrift": "1 minute"}
+    if location is not None:
+        options["alignmentLocation"] = location.format(tmp=tmp_path)
+    source = AlignedDataSource.of_format("aligned_datagen", options)
+    reader = source.stream_reader(source.schema())
+    with pytest.raises(OptionError, match=rf"(?s){refused}"):
+        reader.prepareForTriggerAvailableNow()
+
+
+def test_what_cannot_be_read_is_named(join: Join, tmp_path: Path) -> None:
+    fast = join("a")
+    fast.report(1_000, 1_001)
+    (report,) = (tmp_path / "groups").rglob("*.json")
+    report.write_text('{"v": 2}')
+    with pytest.raises(PlaceError, match=r"a report of version 2: upgrade spark-watermark-alignment everywhere"):
+        fast.place.exchange("g", None, lambda member: False)
+
+
+def test_members_meet_in_an_object_store_with_the_options_of_the_source(join: Join, s3_endpoint: str) -> None:
+    store = s3_store(s3_endpoint)
+    root = StorageOptions.of(store.storage).at(f"{store.uri}/groups")
+    fast, slow = join("a", root=root), join("b", root=root)
+    slow.report(200, 201)
+    assert fast.report(1_000, 1_001) == 210
+    slow.leave()
+    assert fast.renew() == MAX_WATERMARK
+    assert len(store.names("groups")) == 1
