@@ -54,6 +54,14 @@ class EventTimeRange:
         """`bool[n]`: which event times, `int64[n]`, are valid and lie outside. O(n)."""
         return self.excludes(times, times)
 
+    def without_earlier(self, times: Int64Array) -> Int64Array:
+        """The event times with `NO_TIMESTAMP` in place of those before the range, `int64[n]`. O(n).
+
+        A stream is planned by these: what comes before the range counts for nothing. What comes behind it goes on
+        counting, so that the watermark passes the end of the range.
+        """
+        return times if self.from_us is None else np.where(times < self.from_us, NO_TIMESTAMP, times)
+
     def excludes(self, low: Int64Array, high: Int64Array) -> BoolArray:
         """`bool[n]`: which blocks have no record that is wanted, by bounds of their event times, `int64[n]` each. O(n).
 

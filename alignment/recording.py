@@ -19,6 +19,7 @@ import numpy as np
 
 from alignment import events
 from alignment.engine import Engine
+from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
@@ -75,6 +76,7 @@ _TYPES: Final = {
         *(getattr(events, name) for name in events.__all__ if name != "Event"),
         EngineStarted,
         MicroBatchPlan,
+        EventTimeRange,
         PlanningRules,
         SplitTable,
         WatermarkEmitted,
@@ -171,7 +173,7 @@ def _engine(entries: Sequence[Any]) -> Engine:
     started = entries[0]
     return Engine(
         started.rules,
-        EventTimeIndex(_loader(entries), locate=_locator(entries)),
+        EventTimeIndex(_loader(entries), locate=_locator(entries), wanted=started.rules.times),
         idle_timeout_us=started.idle_timeout_us,
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
         generators=_ReplayedGenerators(entries) if started.generates else None,

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
@@ -37,6 +38,7 @@ class _Blocks(NamedTuple):
 
     A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
     yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
+    It is `unwanted` if all its event times are outside of the range that is read: then no record of it is read.
     `at`, `base` and `used` are those of `ExactTimes`: -1, 0 and 0 where the exact times of a block are not kept;
     `opaque` and `head` those of `OpaqueBlocks`: 0 and `NO_TIMESTAMP` where the exact times of a block can be loaded.
     """
@@ -50,6 +52,7 @@ class _Blocks(NamedTuple):
     skip: npt.NDArray[np.int32]
     opaque: npt.NDArray[np.int8]
     head: Int64Array
+    unwanted: BoolArray
     at: Int64Array
     base: npt.NDArray[np.int32]
     used: Int64Array
@@ -69,8 +72,8 @@ class _Added(NamedTuple):
 
     split_id: str
     opaque: int
-    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array]
-    """`first`, `end`, `low`, `high`."""
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray]
+    """`first`, `end`, `low`, `high`, `unwanted`."""
 
 
 PERHAPS_LOOSE: Final = 2
@@ -83,7 +86,14 @@ TO_A_BOUND: Final = 2
 _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949
 
-_SMALL: Final = {"owner": np.int32, "loose": np.int8, "skip": np.int32, "opaque": np.int8, "base": np.int32}
+_SMALL: Final = {
+    "owner": np.int32,
+    "loose": np.int8,
+    "skip": np.int32,
+    "opaque": np.int8,
+    "unwanted": np.bool_,
+    "base": np.int32,
+}
 """What fits into less than 8 bytes: `skip` and `base` count records whose times are in memory, all at once."""
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
@@ -94,10 +104,11 @@ class BlockTable:
     Changes are collected: where the table `is_stale`, `take_in` and `derive` come before the next question. The blocks
     of the split in slot `i` of the `order` are `[begin[i], stop[i])` of the columns `blocks`. By block: `attained` is
     an event time that some record of it has, the latest known; `prefix_max`, `suffix_max` and `suffix_min` are running
-    extremes within its split.
+    extremes within its split. Event times before those that are `wanted` count as none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: EventTimeRange = ALL_TIMES) -> None:
+        self.wanted = wanted
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
         self.order: tuple[str, ...] = ()
@@ -193,9 +204,12 @@ class BlockTable:
         """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
+        unwanted = self.wanted.excludes(low, high)
+        if opaque == LOADED:
+            low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, unwanted)))
         self.is_stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -204,7 +218,8 @@ class BlockTable:
         self._added.clear()
         if not added:
             return _NO_BLOCKS
-        first, end, low, high = map(np.concatenate, zip(*(blocks.columns for blocks in added), strict=True))
+        first, end, low, high = (np.concatenate([blocks.columns[i] for blocks in added]) for i in range(4))
+        unwanted = np.concatenate([blocks.columns[4] for blocks in added])
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
@@ -221,6 +236,7 @@ class BlockTable:
             skip=skip,
             opaque=opaque,
             head=head,
+            unwanted=unwanted,
             at=at,
             base=base,
             used=np.zeros_like(first),
@@ -261,6 +277,22 @@ class BlockTable:
             current = first_not_before(self.begin, self.stop, lambda block: ends[block] <= positions)
             self._current.append((positions.copy(), current))
         return current.copy(), np.flatnonzero(current < self.stop)
+
+    def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
+        """Where the first block of each split begins that has wanted records or passes `bound_us`, `int64[n]`. O(m).
+
+        At or behind its next record. Opaque blocks count as wanted.
+        """
+        if not self.blocks.unwanted.any():
+            return positions
+        current, _ = self.current_block(positions)
+        wanted = np.append(np.flatnonzero(~self.blocks.unwanted), self.blocks.unwanted.size)
+        until = np.minimum(wanted[np.searchsorted(wanted, current)], self.stop)
+        until = np.minimum(until, first_above(self.prefix_max, bound_us, current, self.stop))
+        after = positions.copy()
+        passed = np.flatnonzero(until > current)
+        after[passed] = self.blocks.end[until[passed] - 1]
+        return after
 
     def begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
         """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import PERHAPS_LOOSE, BlockTable, first_above, ranges
 from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes
@@ -40,6 +41,9 @@ _AIM: Final = 0.8
 class EventTimeIndex:
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
+    Only records of the `wanted` event times are read. Those before them count as records without an event time; those
+    behind them count as they are.
+
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
     every further one the cost in its docstring, in numpy steps, plus the loading of the blocks where a cut falls.
 
@@ -48,10 +52,18 @@ class EventTimeIndex:
     """
 
     def __init__(
-        self, load: EventTimeLoader, *, cached_times: int = CACHED_TIMES, locate: FirstLater | None = None
+        self,
+        load: EventTimeLoader,
+        *,
+        cached_times: int = CACHED_TIMES,
+        locate: FirstLater | None = None,
+        wanted: EventTimeRange = ALL_TIMES,
     ) -> None:
-        self._table = BlockTable()
-        self._loaded = ExactTimes(self._table, load, cached_times)
+        def load_wanted(split_id: str, start: int, stop: int) -> Int64Array:
+            return wanted.without_earlier(np.asarray(load(split_id, start, stop), np.int64))
+
+        self._table = BlockTable(wanted)
+        self._loaded = ExactTimes(self._table, load_wanted, cached_times)
         self._opaque = OpaqueBlocks(self._table, locate)
         self._row_limit = RowLimit(self._table, self._loaded)
 
@@ -75,8 +87,11 @@ class EventTimeIndex:
         self._table.limit_times(limit_us, positions)
 
     def valid(self, times: Int64Array) -> Int64Array:
-        """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
-        return self._table.valid(times)
+        """The event times that count, `NO_TIMESTAMP` in place of others. O(n).
+
+        Those under the limit of `limit_times`, and not before the range that is wanted.
+        """
+        return self._table.wanted.without_earlier(self._table.valid(times))
 
     def remove(self, split_ids: Iterable[str]) -> None:
         """Forget splits, their blocks and their times; none if one of them is not known, an error. O(m + n)."""
@@ -242,6 +257,14 @@ class EventTimeIndex:
         """How many records `[positions, ends)` have, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""
         self._settle()
         return self._opaque.records(positions, ends)
+
+    def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
+        """Where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
+
+        At or behind its next record: what lies between takes no room of a read limit. O(m).
+        """
+        self._settle()
+        return self._table.after_unwanted(positions, bound_us)
 
     def times_between(self, split_id: str, start: int, stop: int) -> Int64Array:
         """Exact event times of the records `[start, stop)` of a split; loads their blocks, which must not be opaque."""

@@ -95,12 +95,12 @@ def plan_micro_batch(
         paused=waits & (limited_by in (LimitedBy.DRIFT, LimitedBy.GAP)),
         idle=~waits & idle & (ends == before.positions),
         finished=~waits & complete,
-        late=index.count_at_or_below(before.positions, ends, before.combined),
+        late=index.count_at_or_below(before.positions, ends, rules.late_up_to(before.combined)),
         bound_us=bound,
         limited_by=limited_by,
         horizon_us=horizon_us,
         no_more_splits=conditions.no_more_splits,
-        rows=total(index.count(before.positions, ends)),
+        rows=total(index.count(np.minimum(index.after_unwanted(before.positions, bound), ends), ends)),
     )
 
 
@@ -154,7 +154,7 @@ def look_ahead(
 def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int | None) -> tuple[int, Int64Array]:
     if max_rows is None:
         return bound, index.cut(positions, bound)
-    return index.cut_rows(positions, bound, max_rows)
+    return index.cut_rows(index.after_unwanted(positions, bound), bound, max_rows)
 
 
 def _limited_by_rows(
@@ -164,7 +164,8 @@ def _limited_by_rows(
     if max_rows is None or bound < aligned:
         return max_rows is not None
     # The records at the bound itself may have been shared out.
-    is_full = total(index.count(before.positions, ends)) == max_rows
+    begin = np.minimum(index.after_unwanted(before.positions, aligned), ends)
+    is_full = total(index.count(begin, ends)) == max_rows
     return is_full and bool((ends < index.cut(before.positions, aligned)).any())
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
@@ -33,6 +34,9 @@ class PlanningRules:
         Watermarks never pass the smallest time that the index sees unread (option `lateness=none`).
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
+    times
+        The event times that are wanted. What lies before them counts for nothing; what lies behind them moves the
+        watermark, and is never late. The index has the same range.
     """
 
     out_of_orderness_us: int | None
@@ -40,6 +44,7 @@ class PlanningRules:
     drains_past_caught_up: bool = False
     perfect: bool = False
     bounded: bool = False
+    times: EventTimeRange = ALL_TIMES
 
     def __post_init__(self) -> None:
         for name in ("out_of_orderness_us", "max_drift_us"):
@@ -50,6 +55,10 @@ class PlanningRules:
             raise InvalidArgumentError(
                 "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
             )
+
+    def late_up_to(self, announced_us: int) -> int:
+        """Wanted records are late up to here, where this watermark was announced."""
+        return announced_us if self.times.until_us is None else min(announced_us, self.times.until_us - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

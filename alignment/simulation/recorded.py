@@ -134,7 +134,7 @@ class _Run:
         self._began_us: int | None = None
         self._engine = Engine(
             replace(rules, out_of_orderness_us=settings.out_of_orderness_us, max_drift_us=settings.max_drift_us),
-            EventTimeIndex(times.between, locate=times.first_later),
+            EventTimeIndex(times.between, locate=times.first_later, wanted=rules.times),
             idle_timeout_us=settings.idle_timeout_us,
         )
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)

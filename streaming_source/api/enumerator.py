@@ -89,7 +89,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @property
     def event_time_range(self) -> EventTimeRange:
-        """The event times that the query wants; by default all. It does not change.
+        """The event times that the query wants, in batch or in a stream; by default all. It does not change.
 
         Records outside are left out of the frame, whatever the enumerator does. One that knows blocks, or whole splits,
         that this range excludes may leave them out of what is read: of `SupportsEventTimeIndex.ranges`, and of where a

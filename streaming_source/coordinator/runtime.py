@@ -62,7 +62,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         else:
             host.enumerator = source.restore_enumerator(host, checkpoint)
         event_times = _event_times_of(source, host, rules)
-        index = event_times.create_index(rules.earliest_us, recorder)
+        index = event_times.create_index(rules, recorder)
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
         host.take_engine(engine, probes_records=isinstance(event_times, IndexedTimes))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.event_time_range import EventTimeRange
 from alignment.plan import PlanningRules, WatermarkTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
@@ -109,7 +109,7 @@ class ReadRules:
     splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
     of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
     longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
-    once more in a micro-batch of its own. Records whose event times are outside of `times` are not wanted.
+    once more in a micro-batch of its own.
     """
 
     strategy: WatermarkStrategy
@@ -127,7 +127,11 @@ class ReadRules:
     min_rows: int | None = None
     max_delay_us: int = 0
     ends_twice: bool = False
-    times: EventTimeRange = ALL_TIMES
+
+    @property
+    def times(self) -> EventTimeRange:
+        """Records whose event times are outside are not wanted."""
+        return self.planning.times
 
     @property
     def earliest_us(self) -> int:

@@ -225,7 +225,11 @@ class AlignedDataSource:
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
                 "with_exact_watermark right after load(), or leave watermarkRows out"
             )
-        self.options.check_stream()
+        if self.options.times and not self.source.keeps_records:
+            raise OptionError(
+                "options eventTimeFrom and eventTimeUntil: with cleanSource the files of records outside of the range "
+                "would be removed unread; leave cleanSource out, or the range"
+            )
         bounded = self.source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self.options)
         rules = read_rules(strategy, self.options, bounded=bounded)
@@ -254,7 +258,7 @@ class AlignedDataSource:
         skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         rules = ReadRules(
-            strategy, PlanningRules(out_of_orderness_us=None), max_future_skew_us=skew_us, times=self.options.times
+            strategy, PlanningRules(out_of_orderness_us=None, times=self.options.times), max_future_skew_us=skew_us
         )
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 

@@ -194,7 +194,6 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Here already: what is wrong with an option is raised by the user's own call.
         source = AlignedDataSource.of_format(self._format, options)
-        source.options.check_stream()
         read_rules(source.strategy, source.options, bounded=source.source.boundedness is Boundedness.BOUNDED)
         if source.needs_gateway and "gatewayhost" not in given:
             options["gatewayHost"] = driver_host(self._spark)
@@ -268,8 +267,6 @@ def from_source(
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark), zone))
-    if not batch:
-        made.options.check_stream()
     read_rules(watermark_strategy, made.options, bounded=source.boundedness is Boundedness.BOUNDED)
     format_name = f"{SOURCE_FORMAT}{name}"
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
@@ -186,6 +187,8 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
     elif not isinstance(assigner, RecordTimestampAssigner):
         fixed = {"eventTimeColumn": "a function"}
     fixed["watermarkRows"] = rules.announces or None
+    for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
+        fixed[name] = None if bound_us is None else format_timestamp(bound_us)
     return {name: value for name, value in fixed.items() if value is not None}
 
 
@@ -199,6 +202,14 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             raise OffsetError(
                 f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: its "
                 f"watermarks are of other event times, and would make records late that are not; {fix}"
+            )
+    for name in ("eventTimeFrom", "eventTimeUntil"):
+        was, is_ = before.get(name), now.get(name)
+        if was != is_:
+            is_text, was_text = ("not given" if value is None else value for value in (is_, was))
+            raise OffsetError(
+                f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: records outside of "
+                f"the range were passed by, and are not read again; {fix}"
             )
     if "watermarkRows" in now and "watermarkRows" not in before:
         raise OffsetError(

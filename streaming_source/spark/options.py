@@ -190,8 +190,9 @@ class FrameOptions:
         None,
         "eventTimeFrom",
         text,
-        "In batch reads: only records from this event time on, as in `2024-01-31`, `2024-01-31 10:00:00` or "
-        "`2024-01-31T10:00:00+01:00`. Others are not read where that is known ahead, and left out elsewhere.",
+        "Only records from this event time on, as in `2024-01-31`, `2024-01-31 10:00:00` or "
+        "`2024-01-31T10:00:00+01:00`. Others are not read where that is known ahead, and left out elsewhere; they are "
+        "neither late nor invalid.",
     )
     event_time_until: str | None = option_field(
         None, "eventTimeUntil", text, "The same for its end: only records before this event time."
@@ -293,14 +294,6 @@ class FrameOptions:
     def min_rows_per_reader(self) -> int:
         """Records for which one more task is worth its while, unless the user wants so many tasks."""
         return _WORTH_A_TASK if self.min_readers is None else 1
-
-    def check_stream(self) -> None:
-        """Raise an `OptionError` for what only batch reads have."""
-        if self.times:
-            raise OptionError(
-                "options eventTimeFrom and eventTimeUntil: batch reads take them (spark.read, from_source with "
-                "batch=True), and streams do not; leave them out, or filter the frame"
-            )
 
     def warn_after(self, idle_timeout_us: int | None) -> int:
         """For how long a watermark may be held without a warning, in microseconds; `MAX_WATERMARK` for ever."""
@@ -428,6 +421,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         drains_past_caught_up=options.watermark_rows,
         perfect=options.lateness == "none",
         bounded=bounded,
+        times=options.times,
     )
     return ReadRules(
         strategy,

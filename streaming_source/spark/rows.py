@@ -62,13 +62,20 @@ class _Records:
 
     def since(self, first: int) -> _Records:
         """Without the first so many."""
+        return self._part(self.batch.slice(first), slice(first, None))
+
+    def only(self, rows: npt.NDArray[np.intp]) -> _Records:
+        """These alone."""
+        return self._part(self.batch.take(pa.array(rows)), rows)
+
+    def _part(self, batch: pa.RecordBatch, rows: slice | npt.NDArray[np.intp]) -> _Records:
         times, timestamps = self.times, self.source_timestamps
         return replace(
             self,
-            batch=self.batch.slice(first),
-            times=EventTimes(times.values[first:], times.valid[first:]),
-            source_timestamps=None if timestamps is None else timestamps[first:],
-            start=self.positions[first:],
+            batch=batch,
+            times=EventTimes(times.values[rows], times.valid[rows]),
+            source_timestamps=None if timestamps is None else timestamps[rows],
+            start=self.positions[rows],
         )
 
 
@@ -100,19 +107,23 @@ class RowShaper:
         latest_us: int | Int64Array = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
-        times = self._extracted(batch, source_timestamps)
-        if self.options.times and (outside := self.options.times.outside(times.values)).any():
-            # As if they were not there: neither late nor invalid.
-            inside = np.flatnonzero(~outside)
-            batch, times = batch.take(pa.array(inside)), EventTimes(times.values[inside], times.valid[inside])
-            source_timestamps = None if source_timestamps is None else source_timestamps[inside]
-            positions = positions + inside if isinstance(positions, int) else positions[inside]
-        times = self._valid(times, latest_us)
+        extracted = self._extracted(batch, source_timestamps)
+        wanted = self.options.times
+        inside = ~wanted.outside(extracted.values) if wanted else None
+        times = self._valid(extracted, latest_us)
         records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
-            if first := self.observed.see(split_id, batch, times, records.positions):
+            counted = times
+            if wanted.from_us is not None:
+                values = wanted.without_earlier(times.values)
+                counted = EventTimes.of(values, values != NO_TIMESTAMP)
+            if first := self.observed.see(split_id, batch, counted, records.positions):
                 # What was emitted before is read again for its watermark alone.
-                records = records.since(first)
+                records, inside = records.since(first), None if inside is None else inside[first:]
+        if inside is not None and not inside.all():
+            # As if the others were not there: they are neither late nor invalid.
+            records = records.only(np.flatnonzero(inside))
+        if self.observed is not None:
             self.observed.count_late(split_id, records.late)
         keep = self._kept(records)
         columns = [self._column(field, records) for field in self.schema]

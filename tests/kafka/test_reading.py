@@ -362,3 +362,43 @@ def test_a_batch_read_of_a_range_has_its_records_and_begins_where_they_begin(top
     given = offsets_given(topic, **by_offset)
     assert {partition: len(offsets) for partition, offsets in given.items()} == {0: 600, 1: 600, 2: 200}
     assert read_batch(topic, **by_offset) == [(r.partition, r.offset) for r in everything if r.offset >= 300]
+
+
+def read_on(
+    topic: Topic, offset: dict[str, Any] | None, found: list[tuple[int, int]], **options: Any
+) -> dict[str, Any]:
+    """Two micro-batches of a new planner, from an offset on; the offset behind them."""
+    with reading(topic, **options) as begun:
+        begun.offset = begun.offset if offset is None else offset
+        for _ in range(2):
+            if (table := begun.next()) is not None:
+                found += [(partition, at) for partition, offsets in by_split(table).items() for at in offsets]
+        return begun.offset
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_a_stream_of_a_range_begins_where_it_begins_and_is_let_go_behind_it(topic: Topic, indexing: str) -> None:
+    """Without startingOffsets, which is latest elsewhere; one partition comes later, and one is behind the range."""
+    topic.create(partitions=4)
+    in_order = T0 + np.arange(600) * SECOND
+    out_of_order = in_order + np.random.default_rng(3).integers(-40, 41, 600) * SECOND
+    topic.write_logs({0: in_order, 1: out_of_order, 2: in_order[:200], 3: in_order[400:]})
+    first, until = T0 + 250 * SECOND, T0 + 300 * SECOND
+    options: dict[str, Any] = {"eventTimeFrom": format_timestamp(first), "eventTimeUntil": format_timestamp(until)}
+    options |= {"startingOffsets": None, "maxOutOfOrderness": "80 seconds", "watermarkRows": "true"}
+    options |= {"indexing": indexing, "idleTimeout": "1 second", "maxRowsPerTrigger": "100"}
+    found: list[tuple[int, int]] = []
+    offset: dict[str, Any] | None = None
+
+    def has_all() -> bool:
+        nonlocal offset
+        offset = read_on(topic, offset, found, **options)
+        return sorted(found) == sorted((r.partition, r.offset) for r in naive(topic) if first <= r.time_us < until)
+
+    wait_until(has_all, "the records of the range")
+    topic.add_partitions(5)
+    topic.write_logs({4: in_order[200:320], 2: in_order[250:260]})
+    wait_until(has_all, "those that came later")
+    # The partitions 2 and 4 are idle in the end, the others are past the range.
+    wait_until(lambda: has_all() and offset and (offset["watermark"] or 0) >= until, "the watermark passes the range")
+    assert has_all()

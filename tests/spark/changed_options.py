@@ -46,8 +46,8 @@ _WATERMARKS = "positions and watermarks stay, and no watermark goes back"
 _FINISHED = "files that are finished are known again only as they were written down"
 _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
-NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches", "eventTimeFrom", "eventTimeUntil"}
-"""`late_records` gives the first two, the third comes from the session, and streams refuse the last two."""
+NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches"}
+"""`late_records` gives the first two, the third comes from the session."""
 
 
 def no_secrets() -> dict[str, str]:
@@ -70,11 +70,14 @@ def _refused(option: str, before: str | None, after: str | None, why: str, says:
 
 
 _MEANING = "watermarks are of other event times, and would make records late that are not"
+_RANGE = "records outside of the range were passed by, and are not read again"
 
 STRATEGY: Final = (
     _refused("eventTimeColumn", "t", "u", _MEANING),
     _refused("timestampUnit", "us", "ms", _MEANING, eventTimeColumn="n"),
     _refused("timeZone", "UTC", "Europe/Berlin", f"where the event time may say no zone: {_MEANING}"),
+    _refused("eventTimeFrom", None, "1970-01-02T00:00:00Z", _RANGE),
+    _refused("eventTimeUntil", "3000-01-01T00:00:00Z", "3001-01-01T00:00:00Z", _RANGE),
     _may(
         "maxOutOfOrderness",
         "5 seconds",

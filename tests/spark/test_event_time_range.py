@@ -1,4 +1,4 @@
-"""Options eventTimeFrom and eventTimeUntil: a batch read has the records between them, and reads no blocks beside."""
+"""Options eventTimeFrom and eventTimeUntil: the records between them are read, once, and no blocks beside."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from alignment.arrow_times import format_timestamp
 from streaming_source import DataGeneratorSource, WatermarkStrategy, from_source, read_stream
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
 from tests.examples import examples
-from tests.spark.reading import T0, data_source, read_batch
-from tests.spark.support import MINUTE, SECOND, write_file
+from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
+from tests.spark.support import SECOND, write_file
 
 DDL = "t timestamp, n bigint, s string"
 FIRST, LAST = T0 - 3 * SECOND, T0 + 63 * SECOND
@@ -206,6 +207,172 @@ def test_a_bound_without_a_zone_is_in_that_of_times_without_one(tmp_path: Path, 
             AlignedDataSource.of_format("aligned_files", given, zone=None)
 
 
+# ---- streams -----------------------------------------------------------------------------------------------------
+
+
+class ModelOfLate:
+    """Counts, record by record, what a stream of a range must emit and mark: it knows no index and skips nothing."""
+
+    def __init__(self, first: int | None, until: int | None) -> None:
+        self.first, self.until = first, until
+        self.announced: int | None = None
+
+    def check(self, table: pa.Table, offset: dict[str, Any], name: str) -> list[int | None]:
+        times = table.column(name).cast(pa.int64()).to_pylist()
+        assert all(is_within(time, self.first, self.until) for time in times)
+        late = [time is not None and self.announced is not None and time <= self.announced for time in times]
+        assert table.column("_late").to_pylist() == late
+        self.announced = offset["watermark"]
+        return times
+
+
+@settings(
+    max_examples=examples(25),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+)
+@given(
+    bounds=st.tuples(TIMES, TIMES),
+    split_by=st.sampled_from(["file", "directory"]),
+    max_rows=st.lists(st.none() | st.integers(1, 30), min_size=1, max_size=5),
+    out_of_orderness=st.sampled_from([0, 1, 5]),
+    restarts=st.sets(st.integers(0, 40)),
+)
+def test_a_stream_has_the_records_of_the_range_once_in_every_format(
+    written: tuple[Path, Sample],
+    bounds: tuple[int | None, int | None],
+    split_by: str,
+    max_rows: list[int | None],
+    out_of_orderness: int,
+    restarts: set[int],
+) -> None:
+    root, sample = written
+    first, until = bounds
+    if first is not None and until is not None:
+        first, until = min(first, until), max(first, until) + SECOND
+    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": split_by, "timeZone": "UTC"}
+    options |= {"invalidTimestamp": "null", "maxOutOfOrderness": f"{out_of_orderness} seconds"}
+    if sample.needs_schema:
+        options["dataSchema"] = DDL
+    name = "event_time" if sample.time != "t" else "t"
+    everything = read_batch(root, **options).column(name).cast(pa.int64()).to_pylist()
+    options |= {"includeMetadata": "true", "bounded": "true", "watermarkRows": "true", **of_range(first, until)}
+    begun, found, model, batches = Reading(stream_reader(root, **options)), [], ModelOfLate(first, until), 0
+    try:
+        while batches < 200:
+            start = begun.offset
+            table = begun.next(max_rows[batches % len(max_rows)])
+            if table is None:
+                break
+            rows = table.filter(pc.is_valid(table["_split"]))
+            if batches in restarts:
+                # The micro-batch fails, and is read again by a new planner.
+                again = Reading(stream_reader(root, **options))
+                begun.reader.stop()
+                again.offset = begun.offset
+                table = again.between(start, begun.offset)
+                assert by_position(table.filter(pc.is_valid(table["_split"]))) == by_position(rows)
+                begun = again
+            found += model.check(rows, begun.offset, name)
+            batches += 1
+    finally:
+        begun.reader.stop()
+    assert sorted(found, key=str) == sorted((time for time in everything if is_within(time, first, until)), key=str)
+    # 3999-12-31, where watermarks end: the source lets go.
+    assert begun.offset["watermark"] == 2**63 - 1
+    if out_of_orderness == 5:
+        assert sum(entry[3] for entry in begun.offset["splits"] if len(entry) > 3) == 0
+
+
+def by_position(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(zip(table["_split"].to_pylist(), table["_position"].to_pylist(), strict=True))
+
+
+def test_what_lies_before_and_behind_the_range_takes_no_room_of_a_read_limit(tmp_path: Path) -> None:
+    for number in range(4):
+        write_file(tmp_path / f"f{number}.parquet", T0 + (number * 100 + np.arange(100)) * SECOND, row_group_size=10)
+    for split_by in ("file", "directory"):
+        options = {"eventTimeColumn": "ts", "splitBy": split_by, "bounded": "true"}
+        reader = stream_reader(tmp_path, **options, **of_range(T0 + 190 * SECOND, T0 + 210 * SECOND))
+        begun, read = Reading(reader), []
+        while (table := begun.next(max_rows=7)) is not None:
+            read.append(table.num_rows)
+        reader.stop()
+        assert sum(read) == 20
+        assert len(read) <= 6, read
+
+
+def test_records_outside_of_the_range_are_not_late_and_move_the_watermark_behind_it_only(tmp_path: Path) -> None:
+    """Live: a file that comes with records before the range makes none late; one behind it lets the watermark go."""
+    options = {"eventTimeColumn": "ts", "splitBy": "directory", "late": "drop", "idleTimeout": "none"}
+    options |= {"watermarkRows": "true", **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
+    write_file(tmp_path / "f0.parquet", [T0, T0 + 99 * SECOND])
+    begun = Reading(stream_reader(tmp_path, **options))
+
+    def step() -> tuple[list[int], int | None]:
+        table = begun.next()
+        rows = [] if table is None else table.column("ts").cast(pa.int64()).to_pylist()
+        return [us for us in rows if us < T0 + 10_000 * SECOND], begun.offset["watermark"]
+
+    try:
+        assert step() == ([], None)
+        write_file(tmp_path / "f1.parquet", [T0 + 150 * SECOND])
+        assert step() == ([T0 + 150 * SECOND], T0 + 150 * SECOND - 1)
+        write_file(tmp_path / "f2.parquet", [T0 + 120 * SECOND, T0 + 50 * SECOND])
+        assert step() == ([], T0 + 150 * SECOND - 1)
+        write_file(tmp_path / "f3.parquet", [T0 + 200 * SECOND, T0 + 160 * SECOND, T0 + 130 * SECOND])
+        assert step() == ([T0 + 160 * SECOND], T0 + 200 * SECOND - 1)
+        write_file(tmp_path / "f4.parquet", [T0 + 199 * SECOND, T0 + 300 * SECOND, T0 + 250 * SECOND])
+        assert step() == ([], T0 + 300 * SECOND - 1)
+    finally:
+        begun.reader.stop()
+    # 120 s, 130 s and 199 s: the records outside of the range that are behind the watermark are none of them.
+    (entry,) = begun.offset["splits"]
+    assert entry[3] == 3
+
+
+def test_another_range_is_refused_at_a_restart(tmp_path: Path) -> None:
+    write_file(tmp_path / "f0.parquet", [T0, T0 + SECOND])
+    begun = Reading(stream_reader(tmp_path, eventTimeColumn="ts", eventTimeUntil="2024-01-01T00:00:00Z"))
+    begun.next()
+    begun.reader.stop()
+    for other in ({}, {"eventTimeUntil": "2024-01-02T00:00:00Z"}, {"eventTimeFrom": "2023-01-01T00:00:00Z"}):
+        again = Reading(stream_reader(tmp_path, eventTimeColumn="ts", **other))
+        again.offset = begun.offset
+        with pytest.raises(
+            OffsetError, match=r"option eventTime\w+ is .* were passed by, .* use a new checkpointLocation"
+        ):
+            again.next()
+        again.reader.stop()
+    # The same moment, written otherwise.
+    again = Reading(stream_reader(tmp_path, eventTimeColumn="ts", eventTimeUntil="2024-01-01 01:00:00+01:00"))
+    again.offset = begun.offset
+    again.next()
+    again.reader.stop()
+
+
+def test_files_that_would_be_removed_unread_are_refused(tmp_path: Path) -> None:
+    write_file(tmp_path / "f0.parquet", [T0])
+    with pytest.raises(OptionError, match=r"with cleanSource .* leave cleanSource out, or the range"):
+        stream_reader(tmp_path, eventTimeColumn="ts", cleanSource="delete", **of_range(T0, None))
+
+
+def test_generated_records_of_a_range_come_once_in_a_stream() -> None:
+    """A source with a formula for an index, and no way to leave records out: the readers choose."""
+    given = {"rowsPerSplit": "100", "rowsPerSecond": "1", "splits": "2", "bounded": "true", "eventTimeColumn": "ts"}
+    given["startTime"] = format_timestamp(T0)
+    times: dict[bool, list[int]] = {}
+    for bounds in ({}, of_range(T0 + 20 * SECOND, T0 + 60 * SECOND)):
+        source = AlignedDataSource.of_format("aligned_datagen", {**given, **bounds})
+        begun, found = Reading(source.stream_reader(source.schema())), []
+        while (table := begun.next(max_rows=30)) is not None:
+            found += table.column("ts").cast(pa.int64()).to_pylist()
+        begun.reader.stop()
+        times[bool(bounds)] = sorted(found)
+    assert 0 < len(times[True]) < len(times[False])
+    assert times[True] == [us for us in times[False] if T0 + 20 * SECOND <= us < T0 + 60 * SECOND]
+
+
 # ---- on Spark --------------------------------------------------------------------------------------------------------
 
 
@@ -247,11 +414,36 @@ def test_generated_records_and_those_of_a_source_are_chosen_too(spark: SparkSess
 
 
 @pytest.mark.spark
-def test_a_stream_does_not_take_a_range(spark: SparkSession, tmp_path: Path) -> None:
-    write_file(tmp_path / "f.parquet", [T0])
-    options = {"eventTimeColumn": "ts", **of_range(T0 + MINUTE, None)}
-    with pytest.raises(OptionError, match=r"batch reads take them .*leave them out, or filter the frame"):
-        read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path))
+def test_a_query_over_a_range_counts_what_a_batch_over_it_counts(spark: SparkSession, tmp_path: Path) -> None:
+    """Windows over a skewed directory: the records before and behind the range close no window and are in none."""
+    rng = np.random.default_rng(11)
+    for number in range(4):
+        times = T0 + (number * 900 + np.arange(1200) + rng.integers(-3, 4, 1200)) * SECOND
+        write_file(tmp_path / "in" / f"f{number}.parquet", times, row_group_size=100)
+    first, until = T0 + 700 * SECOND, T0 + 2500 * SECOND
+    options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "7 seconds", "bounded": "true", "maxRowsPerTrigger": "500"}
+    reader = read_stream(spark).format("aligned_files").options(**options, **of_range(first, until))
+    windows = reader.load(str(tmp_path / "in")).groupBy(F.window("ts", "1 minute")).count()
+    everything = spark.read.parquet(str(tmp_path / "in"))
+    wanted = everything.where(F.unix_micros("ts").between(first, until - 1))
+    assert until_end(windows, tmp_path / "checkpoint") == sorted(
+        (int(row.window.start.timestamp()), row["count"])
+        for row in wanted.groupBy(F.window("ts", "1 minute")).count().collect()
+    )
+
+
+def until_end(windows: DataFrame, checkpoint: Path) -> list[tuple[int, int]]:
+    """What a bounded query over windows emits, by the beginnings of the windows."""
+    found: list[tuple[int, int]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend((int(row.window.start.timestamp()), row["count"]) for row in batch.collect())
+
+    writer = windows.writeStream.outputMode("append").foreachBatch(take)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    assert not query.isActive
+    return sorted(found)
 
 
 class Shared(DataSource):

@@ -34,6 +34,7 @@ from streaming_source.exceptions import OptionError
 __all__ = ["Found", "IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "PartitionDiscovery", "create_enumerator"]
 
 _INCARNATION_CHARACTERS: Final = 8
+_EARLIEST: Final = Boundary("startingOffsets", "earliest")
 
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
@@ -50,7 +51,9 @@ def create_enumerator(
     patience = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
     leaders, outage = Leaders(patience_s), Outage(config.client.brokers, patience_s)
     wanted = context.event_time_range if has_their_times else ALL_TIMES
-    discovery = PartitionDiscovery(KafkaAdmin(config.client, patience, outage=outage), config, checkpoint, wanted)
+    wants_earlier = context.event_time_range.from_us is not None
+    admin = KafkaAdmin(config.client, patience, outage=outage)
+    discovery = PartitionDiscovery(admin, config, checkpoint, wanted, wants_earlier=wants_earlier)
     for_ends = KafkaAdmin(config.client, RetryPolicy(min(_LOG_ENDS_S, patience_s)), leaders, outage)
     ends = LogEnds(for_ends.ends, patience_s, find_replaced=partial(replaced_topics, for_ends))
     has_index = context.supports_opaque_blocks and has_their_times
@@ -82,7 +85,8 @@ class PartitionDiscovery:
     that is gone; else its partitions are new splits.
 
     Each begins with its first record that is not before the event times that are `wanted`, if these are those of the
-    brokers. Behind it records may be in any order of their times: where the last one lies is not known.
+    brokers. Behind it records may be in any order of their times: where the last one lies is not known. Where a stream
+    `wants_earlier` records than those to come, it starts at the earliest, unless the options give another start.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class PartitionDiscovery:
         config: KafkaConfig,
         checkpoint: KafkaCheckpoint | None,
         wanted: EventTimeRange = ALL_TIMES,
+        *,
+        wants_earlier: bool = False,
     ) -> None:
         # How often to look; None to look once.
         self.period_s = None if config.end is not None else config.seconds("discovery_interval")
@@ -98,6 +104,7 @@ class PartitionDiscovery:
         self._brokers = brokers
         self._config = config
         self._wanted = wanted
+        self._wants_earlier = wants_earlier
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
         self._forgotten: frozenset[str] = frozenset()
         self._is_complete = config.end is not None and checkpoint is not None
@@ -168,7 +175,9 @@ class PartitionDiscovery:
         if not new:
             return ()
         partitions = [part for part, _ in new]
-        start, end = self._config.start if is_fresh else Boundary("startingOffsets", "earliest"), self._config.end
+        start, end = self._config.start if is_fresh else _EARLIEST, self._config.end
+        if self._wants_earlier and not start.is_given:
+            start = _EARLIEST
         begins = start.resolve(partitions, self._brokers.offsets)
         ends = end.resolve(partitions, self._brokers.offsets) if end else {}
         for part, offset in ends.items():

@@ -13,7 +13,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import SplitRange
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.state import ReadRules, SourceState
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     first_later: FirstLater | None = None
     drains_from_us: int | None = None
 
-    def create_index(self, earliest_us: int, recorder: Recorder | None) -> EventTimeIndex:
-        """An index that loads event times from here; those before `earliest_us` are invalid."""
+    def create_index(self, rules: ReadRules, recorder: Recorder | None) -> EventTimeIndex:
+        """An index that loads event times from here, by what the user decided of them."""
+        earliest_us = rules.earliest_us
 
         def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
             times = self.event_times(split_id, start, stop)
@@ -55,7 +56,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         locate = self.first_later
         if recorder is not None:
             load, locate = recorder.loading(load), locate and recorder.locating(locate)
-        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate)
+        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate, wanted=rules.times)
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
