@@ -1,4 +1,4 @@
-"""Listing the files of an Iceberg table of half a million, beside pyiceberg's own `plan_files`: time and memory."""
+"""An Iceberg table of a million files: as of the Delta table, beside pyiceberg's own `plan_files`."""
 
 from __future__ import annotations
 
@@ -6,38 +6,40 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report
+from benchmarks.tables import WRITTEN, peak_mib, report_plans, times_of
+from benchmarks.tables import measure_plans as plans_of
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import properties_of
 
-FILES, QUICK_FILES = 500_000, 40_000
+FILES, QUICK_FILES = 1_000_000, 40_000
 A_COMMIT: Final = 20_000
-SECOND: Final = 1_000_000
 
 
 def run(report: Report, folder: Path, *, quick: bool) -> None:
     files = QUICK_FILES if quick else FILES
     write_table(folder, files)
-    found = {}
-    for who in ("ours", "theirs"):
-        code = f"from benchmarks.iceberg import measure; measure({str(folder)!r}, {who!r})"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        found[who] = json.loads(done.splitlines()[-1])
-        assert found[who]["files"] == files
+    title = f"An Iceberg table of {files:,} files in {-(-files // A_COMMIT)} manifests"
+    report_plans(report, "iceberg", title, _run("measure_plans", folder))
+    found = {who: json.loads(_run(f"measure_{who}", folder).splitlines()[-1]) for who in ("ours", "theirs")}
+    assert {of["files"] for of in found.values()} == {files}
     report.table(
-        f"An Iceberg table of {files:,} files in {-(-files // A_COMMIT)} manifests",
-        ["who", "all files listed", "processor", "memory grown"],
+        "All of its files listed",
+        ["who", "time", "processor", "memory grown"],
         [
             [name, f"{of['taken_s']:.1f} s", f"{of['processor_s']:.1f} s", f"{of['rss_mib']:.0f} MiB"]
             for name, of in (("aligned_iceberg", found["ours"]), ("plan_files", found["theirs"]))
@@ -45,6 +47,11 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
     )
     ours, theirs = (found[who]["rss_mib"] for who in ("ours", "theirs"))
     report.at_most("iceberg: memory beside plan_files", ours / theirs, 1)
+
+
+def _run(function: str, folder: Path) -> str:
+    code = f"from pathlib import Path; from benchmarks import iceberg; iceberg.{function}(Path({str(folder)!r}))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 def properties(folder: Path) -> dict[str, str]:
@@ -56,10 +63,12 @@ def open_catalog(folder: Path) -> Catalog:
 
 
 def write_table(folder: Path, files: int) -> None:
-    """Write the metadata of so many files, which are not there themselves."""
+    """Write the metadata of so many files, and the first files by event time."""
     catalog = open_catalog(folder)
     catalog.create_namespace("db")
-    table = catalog.create_table("db.t", pa.schema([("ts", pa.timestamp("us", "UTC"))]))
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC"))])
+    table = catalog.create_table("db.t", schema)
+    (folder / "warehouse/db/t/data").mkdir(parents=True, exist_ok=True)
     order = np.random.default_rng(7).permutation(files)
     for first in range(0, files, A_COMMIT):
         transaction = table.transaction()
@@ -71,17 +80,21 @@ def write_table(folder: Path, files: int) -> None:
 
 
 def _data_file(table: Table, number: int) -> DataFile:
-    times = (10 * number * SECOND, (10 * number + 1000) * SECOND)
-    low, high = ({1: at.to_bytes(8, "little")} for at in times)
+    path = f"{table.location()}/data/00000-0-{number:032x}-00001.parquet"
+    times = times_of(number)
+    if number < WRITTEN:
+        rows = pa.table([pa.array(times, pa.timestamp("us", "UTC"))], names=["ts"])
+        pq.write_table(rows.cast(schema_to_pyarrow(table.schema())), path.removeprefix("file://"))
+    low, high = ({1: int(at).to_bytes(8, "little")} for at in (times[0], times[-1]))
     file = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=f"{table.location()}/data/00000-0-{number:032x}-00001.parquet",
+        file_path=path,
         file_format=FileFormat.PARQUET,
         partition=Record(),
-        record_count=11,
+        record_count=len(times),
         file_size_in_bytes=1_000,
         column_sizes={1: 100},
-        value_counts={1: 11},
+        value_counts={1: len(times)},
         null_value_counts={1: 0},
         nan_value_counts={},
         lower_bounds=low,
@@ -91,21 +104,30 @@ def _data_file(table: Table, number: int) -> DataFile:
     return file
 
 
-def measure(folder: str, who: str) -> None:
+def _source(folder: Path) -> IcebergSource:
+    return IcebergSource("db.t", catalog=properties_of({"name": "benchmarks", **properties(folder)}))
+
+
+def measure_plans(folder: Path) -> None:
+    """Measure a source over the table."""
+    plans_of(_source(folder))
+
+
+def measure_ours(folder: Path) -> None:
     """List all files once, and print what it took as JSON."""
-    table = open_catalog(Path(folder)).load_table("db.t")
-    before_mib, began, processor = _rss_mib(), time.perf_counter(), time.process_time()
-    if who == "ours":
-        source = IcebergSource("db.t", catalog=properties_of({"name": "benchmarks", **properties(Path(folder))}))
-        lister = source.open_lister(source.schema(), FieldTimestampAssigner("ts"))
-        files = lister.snapshot(lister.begin().version).num_rows
-    else:
-        files = len(list(table.scan().plan_files()))
+    source = _source(folder)
+    lister = source.open_lister(source.schema(), FieldTimestampAssigner("ts"))
+    _measure(lambda: lister.snapshot(lister.begin().version).num_rows)
+
+
+def measure_theirs(folder: Path) -> None:
+    """Do so by `plan_files`."""
+    table = open_catalog(folder).load_table("db.t")
+    _measure(lambda: len(list(table.scan().plan_files())))
+
+
+def _measure(count_files: Callable[[], int]) -> None:
+    before_mib, began, processor = peak_mib(), time.perf_counter(), time.process_time()
+    files = count_files()
     taken = {"taken_s": time.perf_counter() - began, "processor_s": time.process_time() - processor}
-    print(json.dumps({"files": files, **taken, "rss_mib": _rss_mib() - before_mib}))
-
-
-def _rss_mib() -> float:
-    """Return the peak of this program: that of `getrusage` is inherited from what started it."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+    print(json.dumps({"files": files, **taken, "rss_mib": peak_mib() - before_mib}))

@@ -15,7 +15,7 @@ FILES_IN_WORK: Final = 500
 BYTES_IN_WORK: Final = 40 * 1024
 """What the splits in work may add to an offset: where paths are long there are fewer of them."""
 
-_BYTES_BESIDE_PATH: Final = 72
+_BYTES_BESIDE_ID: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
 
 _log = logging.getLogger(__name__)
@@ -37,25 +37,27 @@ class WaitingFiles(Protocol[FileT_co]):
 class FilesInWork(UserDict[str, FileT]):
     """Files by their splits, as long as they are in work.
 
-    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset. The limit
-    is soft: where nothing could be read otherwise, more files are taken in, which is logged once.
+    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset, with
+    `bytes_beside` the id of each. The limit is soft: where nothing could be read otherwise, more files are taken in,
+    which is logged once.
     """
 
-    def __init__(self, max_files: int, max_bytes: int) -> None:
+    def __init__(self, max_files: int, max_bytes: int, bytes_beside: int = _BYTES_BESIDE_ID) -> None:
         super().__init__()
         self._max_files = max_files
         self._max_bytes = max_bytes
+        self._bytes_beside = bytes_beside
         self._bytes = 0
         self._warned = False
 
-    def has_room(self, taken: int) -> bool:
-        """Return whether there is room for one more file after so many others."""
-        n_bytes = self._bytes + taken * _BYTES_BESIDE_PATH
+    def has_room(self, taken: int, bytes_taken: int = 0) -> bool:
+        """Return whether there is room for one more file after so many others, whose ids have so many bytes."""
+        n_bytes = self._bytes + bytes_taken + taken * self._bytes_beside
         return len(self) + taken < self._max_files and n_bytes < self._max_bytes
 
     def __setitem__(self, split_id: str, file: FileT) -> None:
         super().__setitem__(split_id, file)
-        self._bytes += _bytes_of(split_id)
+        self._bytes += self._bytes_of(split_id)
         if self._bytes > _LARGE_BYTES and not self._warned:
             self._warned = True
             _log.warning(
@@ -68,29 +70,32 @@ class FilesInWork(UserDict[str, FileT]):
 
     def __delitem__(self, split_id: str) -> None:
         super().__delitem__(split_id)
-        self._bytes -= _bytes_of(split_id)
+        self._bytes -= self._bytes_of(split_id)
+
+    def _bytes_of(self, split_id: str) -> int:
+        return len(split_id.encode()) + self._bytes_beside
 
 
 def next_files(
     waiting: WaitingFiles[FileT],
     in_work: FilesInWork[Any],
     *,
+    id_of: Callable[[FileT], str],
     is_blocked: bool,
     may_begin: Callable[[], bool] = lambda: True,
 ) -> Iterator[FileT]:
     """Take the files that begin now, as many as there is room for and the user's limits (`may_begin`) allow.
 
+    `id_of` is a file's split, by which it is in work.
+
     Where nothing can be read before another one begins (`is_blocked`), some begin without room: an eighth of those
     in work, so that the next ones do not take a micro-batch each; one where the user's limits allow no more.
     """
-    taken = 0
+    taken = bytes_taken = 0
     beyond = 1 if is_blocked else 0
     if is_blocked and may_begin():
         beyond = max(1, len(in_work) // 8)
-    while len(waiting) and ((in_work.has_room(taken) and may_begin()) or taken < beyond):
-        taken += 1
-        yield waiting.pop()
-
-
-def _bytes_of(split_id: str) -> int:
-    return len(split_id.encode()) + _BYTES_BESIDE_PATH
+    while len(waiting) and ((in_work.has_room(taken, bytes_taken) and may_begin()) or taken < beyond):
+        file = waiting.pop()
+        taken, bytes_taken = taken + 1, bytes_taken + len(id_of(file).encode())
+        yield file

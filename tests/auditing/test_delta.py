@@ -13,7 +13,6 @@ import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
 import streaming_source
@@ -22,11 +21,11 @@ from streaming_source.exceptions import OptionError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
 from tests.delta.deletion_vectors import delete_rows
-from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
+from tests.delta.spark_delta import jars_of_delta
+from tests.kafka.artifacts import ArtifactsMissingError
 
 HOUR = 3600 * SECOND
 QUERY = Query(3_600_000, HOUR, HOUR)
-DELTA_SPARK = Artifacts(Path(__file__).with_name("delta-spark.xml"))
 
 
 def device_times(device: int, part: int, rows: int = 100) -> list[Time]:
@@ -209,12 +208,10 @@ def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Pat
 @pytest.fixture
 def run_query(tmp_path: Path) -> Callable[..., int]:
     """Run Spark's own query over `table` once more, with Delta's JAR; how many rows its sink has then."""
-    if not pyspark.__version__.startswith("4.2."):
-        pytest.skip(f"Delta's source is for Spark 4.2, and this is {pyspark.__version__}")
     try:
-        jars = ",".join(map(str, DELTA_SPARK.jars()))
+        jars = jars_of_delta()
     except ArtifactsMissingError as error:
-        pytest.skip(f"no Delta for Spark: {error}")
+        pytest.skip(str(error))
     paths = [str(tmp_path / name) for name in ("table", "checkpoint", "sink")]
 
     def run(trigger: str, statements: str = "") -> int:

@@ -23,6 +23,7 @@ __all__ = [
     "check_output",
     "check_reads",
     "check_watermarks",
+    "files_of_sink",
     "last_commit",
     "members_of_groups",
     "processes_of",
@@ -75,11 +76,11 @@ def _windows(
 
 
 def _sink_rows(out: Path, sink: str) -> pa.Table:
-    files = sorted(out.glob("*.parquet")) if sink == "batches" else _files_of_sink(out)
+    files = sorted(out.glob("*.parquet")) if sink == "batches" else files_of_sink(out)
     return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
 
 
-def _files_of_sink(out: Path) -> list[Path]:
+def files_of_sink(out: Path) -> list[Path]:
     """What the log of Spark's file sink says is in it."""
     logs = {int(log.name.split(".")[0]): log for log in (out / "_spark_metadata").iterdir() if log.name[0].isdigit()}
     begin = max((number for number, log in logs.items() if log.suffix == ".compact"), default=0)

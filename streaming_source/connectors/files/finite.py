@@ -307,7 +307,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
         """Take the files that begin now, and count them; see `next_files`."""
-        for waiting in next_files(self._backlog, self._files, is_blocked=is_blocked, may_begin=self._may_begin):
+        begin = next_files(self._backlog, self._files, id_of=_path_of, is_blocked=is_blocked, may_begin=self._may_begin)
+        for waiting in begin:
             self._begun_files += 1
             self._begun_bytes += waiting.file.size
             yield waiting
@@ -416,3 +417,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if not log.covers(start.position, end.position):
             raise self._changed(start, end)
         return log
+
+
+def _path_of(waiting: WaitingFile) -> str:
+    return waiting.file.relative_path

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-__all__ = ["DEFAULT_CATALOG", "CatalogProperties", "load_table", "properties_of"]
+__all__ = ["DEFAULT_CATALOG", "CatalogProperties", "load_table", "properties_of", "reload_table"]
 
 _PASSING: Final = {
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
@@ -64,6 +64,22 @@ def load_table(catalog: CatalogProperties, name: str) -> Table:
     """
     opened = _opened(catalog)
     try:
+        return opened.load_table(name)
+    except Exception as error:
+        raise _as_ours(error, catalog, name) from None
+
+
+def reload_table(catalog: CatalogProperties, name: str, known: Table) -> Table:
+    """Load a table as it is now; `known` itself where the catalog has the same metadata of it. Raises as `load_table`.
+
+    O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
+    """
+    from streaming_source.connectors.iceberg.metadata_location import metadata_location
+
+    opened = _opened(catalog)
+    try:
+        if metadata_location(opened, name) == known.metadata_location:
+            return known
         return opened.load_table(name)
     except Exception as error:
         raise _as_ours(error, catalog, name) from None

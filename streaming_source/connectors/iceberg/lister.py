@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
-from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -21,6 +21,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.iceberg.chain import snapshots_after
 from streaming_source.connectors.iceberg.columns import IcebergColumns, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
+from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
 from streaming_source.connectors.tables.lister import FILES, Beginning, Commits, TableFile
 from streaming_source.connectors.tables.new_columns import NewColumns
@@ -55,8 +56,10 @@ class IcebergLister:
     ----------
     title
         The table in messages.
-    load
-        Loads the table from its catalog as it is now.
+    table
+        The table.
+    reload
+        Loads the table from its catalog as it is now, given what it was before.
     begin
         Where a fresh stream begins, given the table.
     columns
@@ -70,7 +73,8 @@ class IcebergLister:
     def __init__(
         self,
         title: str,
-        load: Callable[[], Table],
+        table: Table,
+        reload: Callable[[Table], Table],
         begin: Callable[[Table], Beginning],
         columns: Callable[[Table], IcebergColumns],
         files: fs.FileSystem,
@@ -78,9 +82,8 @@ class IcebergLister:
         schema: pa.Schema,
         assigner: TimestampAssigner,
     ) -> None:
-        self._title, self._load, self._begin, self._rules = title, load, begin, rules
+        self._title, self._table, self._reload, self._begin, self._rules = title, table, reload, begin, rules
         self._file_system, self._schema = files, schema
-        self._table = load()
         self._table_id = str(self._table.metadata.table_uuid)
         # A query reads the columns as the table has them when it starts: files of other snapshots are read as these.
         self._columns = columns(self._table)
@@ -106,7 +109,8 @@ class IcebergLister:
         make = self._make_files()
 
         def files_in(manifest: ManifestFile) -> pa.Table:
-            return make.of(self._entries(manifest), version, deletes)
+            live = (entry for entry in self._entries(manifest) if entry.status != DELETED)
+            return make.of(live, manifest.partition_spec_id, version, deletes)
 
         manifests = self._manifests(self._snapshot(version), ManifestContent.DATA)
         return _joined(map(files_in, manifests))
@@ -128,9 +132,9 @@ class IcebergLister:
             raise self._gone(snapshot.snapshot_id) from None
         return [manifest for manifest in found if manifest.content == content]
 
-    def _entries(self, manifest: ManifestFile, *, removed: bool = False) -> list[ManifestEntry]:
+    def _entries(self, manifest: ManifestFile) -> Iterator[Entry]:
         try:
-            return manifest.fetch_manifest_entry(self._table.io, discard_deleted=not removed)
+            yield from entries_of(manifest, self._table.io)
         except FileNotFoundError:
             raise self._gone(manifest.added_snapshot_id) from None
 
@@ -146,7 +150,7 @@ class IcebergLister:
     # ---- commits -----------------------------------------------------------------------------------------------------
 
     def commits(self, after: int, upto: int | None = None) -> Commits | None:
-        table = self._load()
+        table = self._reload(self._table)
         if str(table.metadata.table_uuid) != self._table_id:
             raise DataLossError(
                 f"{self._title} has the id {table.metadata.table_uuid}, and the one that was read has "
@@ -195,13 +199,14 @@ class IcebergLister:
                 f"{self._title}, snapshot {number} (append), adds delete files as well: {deletes[0].manifest_path}. "
                 "Start with a new checkpointLocation, whose snapshot has them applied"
             )
-        entries = (
-            entry
-            for manifest in self._own(self._manifests(snapshot, ManifestContent.DATA), number)
-            for entry in self._entries(manifest)
-            if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == number
-        )
-        return self._make_files().of(entries, number)
+        make = self._make_files()
+
+        def files_in(manifest: ManifestFile) -> pa.Table:
+            entries = self._entries(manifest)
+            added = (entry for entry in entries if entry.status == ADDED and entry.snapshot_id == number)
+            return make.of(added, manifest.partition_spec_id, number)
+
+        return _joined(map(files_in, self._own(self._manifests(snapshot, ManifestContent.DATA), number)))
 
     @staticmethod
     def _own(manifests: Iterable[ManifestFile], version: int) -> list[ManifestFile]:
@@ -214,8 +219,8 @@ class IcebergLister:
         return {
             entry.data_file.file_path: stay_ms
             for manifest in self._own(self._manifests(snapshot, ManifestContent.DATA), snapshot.snapshot_id)
-            for entry in self._entries(manifest, removed=True)
-            if entry.status == ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot.snapshot_id
+            for entry in self._entries(manifest)
+            if entry.status == DELETED and entry.snapshot_id == snapshot.snapshot_id
         }
 
     def _look_at_columns(self, version: int) -> None:
@@ -257,7 +262,10 @@ class IcebergLister:
 
     def _delete_entries(self, version: int) -> Iterator[ManifestEntry]:
         for manifest in self._manifests(self._snapshot(version), ManifestContent.DELETES):
-            yield from self._entries(manifest)
+            try:
+                yield from manifest.fetch_manifest_entry(self._table.io)
+            except FileNotFoundError:
+                raise self._gone(manifest.added_snapshot_id) from None
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:

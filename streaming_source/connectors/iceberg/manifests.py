@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.manifest import DataFile, FileFormat, ManifestEntry
+from pyiceberg.manifest import FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 
 from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
+from streaming_source.connectors.iceberg.entries import Entry, EntryFile
 from streaming_source.connectors.tables.lister import FILES
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 from streaming_source.exceptions import UnsupportedOperationError
@@ -39,24 +40,23 @@ class FilesOfManifests:
     time_id: int | None
     bounds: TimeBounds | None
 
-    def of(self, entries: Iterable[ManifestEntry], version: int, deletes: DeleteFiles | None = None) -> pa.Table:
-        """Return the files of entries, each of this version. O(entries)."""
+    def of(self, entries: Iterable[Entry], spec_id: int, version: int, deletes: DeleteFiles | None = None) -> pa.Table:
+        """Return the files of the entries of a manifest, each of this version. O(entries).
+
+        `spec_id` is the manifest's: how its files are partitioned.
+        """
         paths, sizes, details = list[str](), list[int](), list[str]()
         low, high, empty = list[bytes | None](), list[bytes | None](), list[bool]()
         time_id = self.time_id
-        identities: dict[int, list[tuple[int, int]]] = {}
+        identities = self._identities(spec_id)
         for entry in entries:
             file = entry.data_file
             self._check(file, version)
             paths.append(file.file_path)
             sizes.append(file.file_size_in_bytes)
-            if file.spec_id not in identities:
-                identities[file.spec_id] = self._identities(file.spec_id)
-            detail: dict[str, Any] = {}
-            if identities[file.spec_id]:
-                detail = _values_of(file.partition, identities[file.spec_id])
+            detail = _values_of(file.partition, identities) if identities else {}
             if deletes:
-                key, sequence = partition_key(file.spec_id, file.partition), entry.sequence_number or 0
+                key, sequence = partition_key(spec_id, file.partition), entry.sequence_number or 0
                 if deletes.about(file.file_path, key, sequence):
                     detail["d"] = [sequence, key]
             details.append(json.dumps(detail, separators=(",", ":")) if detail else "")
@@ -82,10 +82,10 @@ class FilesOfManifests:
         ]
         return pa.Table.from_arrays(columns, schema=FILES)
 
-    def _check(self, file: DataFile, version: int) -> None:
+    def _check(self, file: EntryFile, version: int) -> None:
         what = None
-        if file.file_format != FileFormat.PARQUET:
-            what = f"in {getattr(file.file_format, 'value', file.file_format)}: only Parquet is read"
+        if file.file_format.upper() != FileFormat.PARQUET.value:
+            what = f"in {file.file_format.upper()}: only Parquet is read"
         elif file.key_metadata:
             what = "that is encrypted, which is not read"
         if what is not None:

@@ -19,6 +19,7 @@ from streaming_source.connectors.iceberg.catalog import (
     CatalogProperties,
     load_table,
     properties_of,
+    reload_table,
 )
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry
 from streaming_source.connectors.iceberg.locations import located_files
@@ -189,7 +190,8 @@ class IcebergSource(TableSource):
 
         return IcebergLister(
             title=self.title,
-            load=self._load_again,
+            table=self._load(),
+            reload=self._reload,
             begin=self._beginning,
             columns=self._columns,
             files=self.open_files(),
@@ -203,9 +205,9 @@ class IcebergSource(TableSource):
     def _load(self) -> Table:
         return load_table(self.catalog, self.table)
 
-    def _load_again(self) -> Table:
+    def _reload(self, known: Table) -> Table:
         try:
-            return self._load()
+            return reload_table(self.catalog, self.table, known)
         except PathNotFoundError:
             raise DataLossError(
                 f"{self.title} is not in its catalog any more: it was dropped or renamed. Stop the query, or register "

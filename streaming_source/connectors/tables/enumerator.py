@@ -54,6 +54,9 @@ class Table(Protocol):
         """See `TableSource`."""
 
 
+_BYTES_BESIDE_ID: Final = 84
+"""What an offset has of a file beside its id: position, size, bounds, watermark, status."""
+
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
 
@@ -97,7 +100,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         self._restored: list[TableSplit] = []
         self._waiting: WaitingTableFiles | None = None
         self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
-        self._files: FilesInWork[TableFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
+        self._files: FilesInWork[TableFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK, _BYTES_BESIDE_ID)
         # The last version that was listed; of the thread that lists.
         self._listed: int | None = None
 
@@ -205,7 +208,8 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         waiting = self._waiting
         # Files that are left out are none that can be read.
         while waiting and not begun:
-            next_ones = list(next_files(waiting, self._files, is_blocked=nearest_us > self._horizon_us()))
+            is_blocked = nearest_us > self._horizon_us()
+            next_ones = list(next_files(waiting, self._files, id_of=split_id_of, is_blocked=is_blocked))
             if not next_ones:
                 break
             self._expiring.begin(file.path for file in next_ones)
