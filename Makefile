@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test soak platforms versions lowest check lint types format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test soak platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,7 +91,15 @@ lowest: $(STAMP) java ## run the core tests with the lowest versions that pyproj
 	@echo "==> lowest: one environment in .venvs; the tests take some minutes"
 	@$(VENV)/bin/nox --session lowest
 
-check: lint types test ## lint, types and tests: what CI runs
+stranger: $(STAMP) java ## walk through README and the first query from the wheel in a fresh environment, as pasted, with times
+	@echo "==> stranger"
+	@$(VENV)/bin/nox --session stranger
+
+audit: $(STAMP) ## look for known vulnerabilities in what all extras install, and for their licences
+	@echo "==> audit of dependencies"
+	@$(VENV)/bin/nox --session audit
+
+check: lint types docs test ## lint, types, documentation and tests: what CI runs
 
 lint: $(STAMP) ## ruff check
 	@echo "==> ruff"
@@ -100,6 +108,10 @@ lint: $(STAMP) ## ruff check
 types: $(STAMP) ## mypy --strict over both packages
 	@echo "==> mypy"
 	@$(PYTHON) -m mypy
+
+docs: $(STAMP) ## build the site of the documentation into build/site; broken links and anchors are errors
+	@echo "==> docs"
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs --quiet build --strict --site-dir build/site
 
 format: $(STAMP) ## let ruff fix and format the code
 	@echo "==> ruff: fix and format"

@@ -87,8 +87,8 @@ def __getattr__(name: str) -> Any:
             try:
                 return getattr(import_module(home), name)
             except ModuleNotFoundError as error:
-                if (error.name or "").startswith("pyspark.sql.streaming"):
-                    raise ImportError(_too_old(), name=error.name) from None
+                if (error.name or "").partition(".")[0] == "pyspark":
+                    raise type(error)(_without_pyspark(name), name=error.name) from None
                 if (error.name or "").partition(".")[0] != "alignment":
                     raise
                 raise ModuleNotFoundError(
@@ -100,11 +100,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _too_old() -> str:
-    import pyspark
-
+def _without_pyspark(name: str) -> str:
+    try:
+        from pyspark import __version__ as version
+    except ModuleNotFoundError:
+        return (
+            f"streaming_source.{name} needs PySpark 4.2 or later, which {sys.executable} does not have.\n"
+            "On a cluster or platform run the Python that its Spark comes with; elsewhere install "
+            "spark-watermark-alignment[pyspark]"
+        )
     return (
-        f"PySpark {pyspark.__version__} has Python sources without read limits and AvailableNow, which came with 4.2.\n"
+        f"PySpark {version} has Python sources without read limits and AvailableNow, which came with 4.2.\n"
         "Use a platform with Spark 4.2 or later (docs/cluster.md names them), and install pyspark>=4.2"
     )
 

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from matplotlib.axes import Axes
-from matplotlib.dates import DateFormatter, MonthLocator, date2num
+from matplotlib.dates import MonthLocator, date2num, num2date
 from matplotlib.figure import Figure
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -269,22 +269,34 @@ def _table(*results: Counts) -> Table:
 
 def _save_picture(path: Path, spark: Progress, aligned: History, numbers: Mapping[str, int]) -> None:
     """Watermarks over micro-batches: of Spark's own stream with what it was given, and of each carrier."""
-    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    figure = Figure(figsize=(10, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    lost = numbers["batch_rows"] - numbers["spark_rows"]
-    left.set_title(f"Spark's own stream drops {lost / numbers['batch_rows']:.1%} of {numbers['batch_rows']:,} rows")
-    left.set_xlabel(f"micro-batch ({_FILES_PER_TRIGGER} files each)")
-    _draw_spark(left, spark)
-    right.set_title(f"The aligned stream loses {numbers['lost']:,} rows")
-    right.set_xlabel("micro-batch")
-    _draw_aligned(right, aligned)
-    left.yaxis.set_major_locator(MonthLocator())  # type: ignore[no-untyped-call]
-    left.yaxis.set_major_formatter(DateFormatter("%b"))  # type: ignore[no-untyped-call]
-    for axes in (left, right):
+    for axes, stream, counted in (
+        (left, "Spark's own stream", numbers["spark_rows"]),
+        (right, "The aligned stream", numbers["aligned_rows"]),
+    ):
+        share = f"{counted / numbers['batch_rows']:.0%}"
+        axes.set_title(f"{stream} counts {share}\n", fontsize=15, fontweight="bold")
+        below = f"{counted:,} of {numbers['batch_rows']:,} flights"
+        axes.text(0.5, 1.02, below, transform=axes.transAxes, ha="center", va="bottom")
         axes.grid(axis="y", color="#E4E4E4")
         axes.set_axisbelow(True)
+    left.set_ylabel("event time: departures in 2013")
+    left.set_xlabel(f"micro-batch, of {_FILES_PER_TRIGGER} files")
+    _draw_spark(left, spark)
+    right.set_xlabel("micro-batch, to one event time")
+    _draw_aligned(right, aligned)
+    left.yaxis.set_major_locator(MonthLocator())  # type: ignore[no-untyped-call]
+    left.yaxis.set_major_formatter(_month)
+    for axes in (left, right):
         axes.legend(loc="lower right")
     figure.savefig(path, dpi=166)
+
+
+def _month(day: float, _: int | None = None) -> str:
+    """`Feb`, and with the year where it begins."""
+    date = num2date(day)  # type: ignore[no-untyped-call]
+    return f"{date:%b %Y}" if date.month == 1 else f"{date:%b}"
 
 
 def _draw_spark(axes: Axes, progress: Progress) -> None:
@@ -298,11 +310,13 @@ def _draw_spark(axes: Axes, progress: Progress) -> None:
     axes.bar(number, high - late, bottom=late, width=0.66, color=_BLUE, label="counted")
     axes.bar(number, late - low, bottom=low, width=0.66, color=_VERMILION, label="too late, dropped")
     begun = watermark > 0
+    # From the first departure to some days after the last one.
+    axes.set_ylim(np.floor(low.min()), np.ceil(high.max()) + 9)
     axes.step(number[begun], watermark[begun], where="mid", color="black", linewidth=3, label="watermark")
 
 
 def _draw_aligned(axes: Axes, history: History) -> None:
-    """Every carrier's watermark after each batch, and the exact one."""
+    """Every carrier's watermark after each batch, and the exact one, which ends above all event times."""
     splits, sources = history.splits().to_pandas(), history.sources().to_pandas()
     for table in (splits, sources):
         table["watermark"] = _days(table["watermark"].dt.tz_localize(None))
@@ -311,7 +325,16 @@ def _draw_aligned(axes: Axes, history: History) -> None:
     is_paused = splits["status"] == "paused"
     for colour, label, dots in ((_BLUE, "a carrier", ~is_paused), (_ORANGE, "at the limit", is_paused)):
         axes.plot(splits["batch"][dots], splits["watermark"][dots], "o", color=colour, label=label)
-    axes.step(sources["batch"], sources["watermark"], where="mid", color="black", linewidth=3, label="exact watermark")
+    ended = sources[sources["cause"] == "ended"]["batch"].min()
+    top = axes.get_ylim()[1]
+    shown = sources[sources["batch"] <= ended].fillna({"watermark": top})
+    exact = {"color": "black", "linewidth": 3}
+    axes.step(shown["batch"], shown["watermark"], where="mid", label="watermark", **exact)
+    # The end of the last step.
+    axes.plot([ended - 0.5], [top], "^", markersize=12, clip_on=False, color="black")
+    note = "all is read: the watermark\nleaves, and all windows close"
+    axes.annotate(note, (0.7, 0.98), xycoords="axes fraction", ha="right", va="top")
+    axes.set_ylim(top=top)
 
 
 def _days(times: Any) -> npt.NDArray[np.float64]:

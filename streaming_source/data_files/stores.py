@@ -227,7 +227,7 @@ def _by_fsspec(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
     except ImportError:
         raise ValueError(
             f"pyarrow does not know the scheme {scheme!r}: it knows {', '.join(_KNOWN_TO_ARROW)}. Others are read "
-            "through fsspec: install it, and the package that it has for this one"
+            "through fsspec: install spark-watermark-alignment[fsspec], and the package that fsspec has for this one"
         ) from None
     if scheme not in fsspec.available_protocols():
         raise ValueError(

@@ -17,10 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import alignment
 import streaming_source
 from streaming_source.api.credentials import Credentials
+from streaming_source.cli.main import app
 from tests.docs.pages import ROOT, blocks, code, pages, printed
 from tests.spark.support import eventually
 
@@ -28,6 +30,7 @@ RUN_BY_TESTS = {
     "README.md",
     "docs/cluster.md",
     "docs/files.md",
+    "docs/first-query.md",
     "docs/from-spark-kafka.md",
     "docs/kafka.md",
     "docs/monitoring.md",
@@ -77,15 +80,55 @@ def test_the_function_on_the_page_on_clusters_gives_credentials() -> None:
 
 
 @pytest.mark.spark
-def test_the_quick_start_loses_no_row(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_lines_of_the_readme_make_a_frame_with_a_watermark(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "HA").mkdir()
+    departures = {"departure": pa.array([1_357_000_000_000_000], pa.timestamp("us", "UTC")), "carrier": ["HA"]}
+    pq.write_table(pa.table(departures), tmp_path / "HA" / "1.parquet")
+    scope: dict[str, Any] = {"spark": spark}
+    exec(code(ROOT / "README.md", "first_look.py").replace("/data/flights", str(tmp_path)), scope)
+    assert scope["by_hour"].isStreaming
+    assert scope["by_hour"].columns == ["window", "carrier", "count"]
+
+
+@pytest.mark.spark
+def test_the_quick_start_prints_what_it_says_and_so_does_the_audit(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "README.md"
     scope = {"__name__": "quick_start"}
-    exec(compile(code(ROOT / "README.md"), "README.md", "exec"), scope)
-    shown = [line for line in capsys.readouterr().out.splitlines() if line]
-    assert shown == printed(ROOT / "README.md")
+    exec(compile(code(page), "README.md", "exec"), scope)
+    root = str(scope["root"])
+    shown = [line.replace(root, "/tmp/quick-start") for line in capsys.readouterr().out.splitlines() if line]
+    assert shown == [line for line in printed(page) if line]
     assert {"|fast|    240|   3600|", "|slow|     60|   3600|"} <= {*shown}
-    # The last lines make a second frame, over a `FileSource`.
+
+    outcome = CliRunner().invoke(app, ["audit", f"{root}/sparks_own.checkpoint"])
+    (on_page,) = [block.text for block in blocks(page) if block.language == "console"]
+    assert outcome.stdout.replace(f"{root}/logs", "/data/logs").strip() == on_page.partition("\n")[2].strip()
+
+
+@pytest.mark.spark
+def test_the_page_on_the_first_query_prints_what_it_says(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs" / "first-query.md"
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "first_query"}
+    exec(compile(code(page), "first-query.md", "exec"), scope)
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.startswith("[Row")] == printed(page)
+    for said in (
+        "The watermark stands at 2026-01-01 00:07:52 UTC because split 'cellar' has delivered",
+        "becomes idle in",
+    ):
+        assert said in " ".join(shown.split())
+        assert said in " ".join(page.read_text(encoding="utf-8").split())
     assert scope["events"].isStreaming
-    assert scope["events"].columns == ["ts", "log"]
+    for command in ("advise", "explain", "report"):
+        (line,) = re.findall(rf"^\$ streaming-source ({command} .*)$", page.read_text(encoding="utf-8"), re.M)
+        outcome = CliRunner().invoke(app, line.split())
+        assert outcome.exit_code == 0, outcome.stderr
+    assert (tmp_path / "first-query" / "report.html").exists()
 
 
 @pytest.mark.spark

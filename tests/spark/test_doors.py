@@ -134,7 +134,7 @@ def test_installed_into_an_empty_environment_the_quick_start_runs(tmp_path: Path
         return done.stdout
 
     run(sys.executable, "-m", "venv", tmp_path / "venv")
-    run(python, "-m", "pip", "install", *(["-e"] if how == "editable" else []), ROOT)
+    run(python, "-m", "pip", "install", *(["-e"] if how == "editable" else []), f"{ROOT}[pyspark]")
     plain_door = 'spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(f"{root}/logs")'
     (tmp_path / "quick_start.py").write_text(f"{code(ROOT / 'README.md')}\n{plain_door}\n", encoding="utf-8")
     shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run(python, "quick_start.py").splitlines()]
