@@ -72,3 +72,11 @@ def lowest(session: nox.Session) -> None:
     python = f"{session.bin}/python"
     session.env.update(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH="")
     session.run("python", "-m", "pytest", "-m", "not soak", "--durations=10", *(session.posargs or CORE))
+
+
+@nox.session(python="3.11")
+def audit(session: nox.Session) -> None:
+    """Install the project with the extras that users have, look for known vulnerabilities, and list the licences."""
+    session.install(".[cli,delta,fsspec,iceberg,kafka,kafka-schema,metrics,pyspark]", "pip-audit", silent=True)
+    session.run("python", "-m", "tests.project.licences", env={"PYTHONPATH": "."})
+    session.run("pip-audit", "--local", "--skip-editable", "--progress-spinner", "off")
