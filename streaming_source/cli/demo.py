@@ -328,8 +328,7 @@ def _draw_aligned(axes: Axes, history: History) -> None:
     ended = sources[sources["cause"] == "ended"]["batch"].min()
     top = axes.get_ylim()[1]
     shown = sources[sources["batch"] <= ended].fillna({"watermark": top})
-    exact = {"color": "black", "linewidth": 3}
-    axes.step(shown["batch"], shown["watermark"], where="mid", label="watermark", **exact)
+    axes.step(shown["batch"], shown["watermark"], where="mid", color="black", linewidth=3, label="watermark")
     # The end of the last step.
     axes.plot([ended - 0.5], [top], "^", markersize=12, clip_on=False, color="black")
     note = "all is read: the watermark\nleaves, and all windows close"
