@@ -33,6 +33,7 @@ __all__ = [
     "__version__",
     "advise",
     "audit",
+    "cut_from",
     "explain",
     "from_source",
     "late_records",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.auditing import audit
     from streaming_source.connectors import DataGeneratorSource, DeltaSource, FileSource, IcebergSource, KafkaSource
+    from streaming_source.history_cut import cut_from
     from streaming_source.monitoring.explained import explain
     from streaming_source.spark.advise import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
@@ -70,6 +72,7 @@ _HOMES = {
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.auditing": ["audit"],
     "streaming_source.connectors": ["DataGeneratorSource", "DeltaSource", "FileSource", "IcebergSource", "KafkaSource"],
+    "streaming_source.history_cut": ["cut_from"],
     "streaming_source.monitoring.explained": ["explain"],
     "streaming_source.spark.advise": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],

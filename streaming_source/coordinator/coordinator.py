@@ -118,8 +118,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """The enumerator and its readers; there after `restore`."""
         return self.runtime.host
 
-    def restore(self, state: SourceState[SplitT, CheckpointT]) -> None:
+    def restore(self, state: SourceState[SplitT, CheckpointT], *, is_read_again: bool = False) -> None:
         """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
+
+        A source that has ended is not looked at any more, unless the micro-batch before the state `is_read_again`.
 
         Once planning has begun it goes on from an earlier state with `rewind` alone.
         """
@@ -132,7 +134,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
             self._readers, self._schema, self._rules, calls, self._clock_us
         )
-        self._runtime = SourceRuntime.of(self._source, host, state.checkpoint, self._rules, self._recorder)
+        has_ended = state.has_ended and not is_read_again
+        self._runtime = SourceRuntime.of(
+            self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
+        )
         self._begin_from(state)
         if self._group is not None and not self.is_draining:
             self._group.start(self.host.calls)

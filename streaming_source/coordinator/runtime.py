@@ -15,6 +15,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import Source, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
+from streaming_source.coordinator.ended import EndedEnumerator
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
 from streaming_source.coordinator.state import ReadRules
@@ -52,12 +53,18 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         checkpoint: CheckpointT | None,
         rules: ReadRules,
         recorder: Recorder | None,
+        *,
+        has_ended: bool = False,
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
+        If it `has_ended` its own enumerator is not made.
+
         An `OptionError` if the source has an index, or records that end its splits, and is to be read by reports.
         """
-        if checkpoint is None:
+        if has_ended and checkpoint is not None:
+            host.enumerator = EndedEnumerator(host, checkpoint)
+        elif checkpoint is None:
             host.enumerator = source.create_enumerator(host)
         else:
             host.enumerator = source.restore_enumerator(host, checkpoint)

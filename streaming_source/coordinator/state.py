@@ -14,7 +14,7 @@ from alignment.event_time_range import EventTimeRange
 from alignment.plan import PlanningRules, WatermarkTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import Int64Array
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.api import SplitRange
 from streaming_source.api.split import SplitT
 
@@ -58,6 +58,11 @@ class SourceState(Generic[SplitT, CheckpointT]):
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
         return cls(0, (), WatermarkTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all splits of a bounded source are finished, and no more will come."""
+        return self.checkpoint is not None and self.table.combined == MAX_WATERMARK and not self.unfinished()
 
     def unfinished(self) -> list[SplitT]:
         statuses = zip(self.splits, self.table.statuses, strict=True)

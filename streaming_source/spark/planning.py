@@ -156,7 +156,9 @@ class StreamPlanning:
             coordinator = self._coordinator
             is_read_again = not coordinator.restored
             if is_read_again:
-                coordinator.restore(ended)
+                # It has records, if it moved a split.
+                moved = any(end.position > begin.position for begin, end in ended.since(begun))
+                coordinator.restore(ended, is_read_again=moved)
                 self._give_up_late_after(end)
             if ended.routed > begun.routed and (late_log := self._late_log(end)) is not None:
                 late_log.write(begun, ended)

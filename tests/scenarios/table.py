@@ -23,6 +23,7 @@ _AGAIN = "tests/faults/test_read_again.py"
 _SUITE = "streaming_source/testing/conformance/reading.py"
 _GROUPS = "tests/scenarios/test_groups.py"
 _SPLITS = "tests/scenarios/test_idleness.py"
+_UNION = "tests/kafka/test_history_then_live.py"
 
 TESTS: dict[str, tuple[str, ...]] = {
     # ---- idleness and combination ----
@@ -35,13 +36,19 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FLINK-39586": (
         f"{_SPLITS}::test_a_source_whose_last_split_has_ended_holds_nobody_and_counts_again_with_the_next_one",
         f"{_COMBINE}::test_mx_22_a_set_that_lost_its_last_split_is_idle",
+        f"{_UNION}::test_flink_39586_a_partition_without_records_behind_the_history_holds_nothing",
     ),
     "FLINK-40094": (
+        f"{_UNION}::test_flink_40094_a_history_without_records_is_let_go_before_its_splits_are",
         f"{_SPLITS}::test_a_source_whose_last_split_has_ended_holds_nobody_and_counts_again_with_the_next_one",
         f"{_COMBINE}::test_mx_18_removing_the_slowest_split_releases_what_it_held_at_once",
     ),
-    "FLINK-39979": (f"{_COMBINE}::test_mx_22_a_set_that_lost_its_last_split_is_idle",),
+    "FLINK-39979": (
+        f"{_COMBINE}::test_mx_22_a_set_that_lost_its_last_split_is_idle",
+        f"{_UNION}::test_flink_39979_a_topic_without_any_record_holds_what_follows_the_cut",
+    ),
     "FLINK-39514": (
+        f"{_UNION}::test_flink_39514_a_partition_that_comes_during_the_history_is_read_from_the_cut",
         f"{_BASE}::test_a_reader_without_splits_ends_when_none_will_come",
         f"{_BASE}::test_a_reader_is_available_while_it_has_a_batch_in_hand_and_when_one_comes",
     ),

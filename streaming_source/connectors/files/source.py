@@ -23,7 +23,14 @@ from streaming_source.data_files.evolution import merged
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
-from streaming_source.exceptions import NoDataError, NoSchemaError, OffsetError, OptionError, SchemaError
+from streaming_source.exceptions import (
+    NoDataError,
+    NoSchemaError,
+    OffsetError,
+    OptionError,
+    PathNotFoundError,
+    SchemaError,
+)
 
 if TYPE_CHECKING:
     from streaming_source.data_files.split_reader import FileSplitReader
@@ -190,13 +197,21 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 def _all_columns(config: FilesConfig) -> pa.Schema:
     """Those that are given, or those of the first file; and those in the names of directories."""
     given = config.format.fixed_schema if config.data_schema is None else config.data_schema
-    if given is not None and config.recursive_file_lookup:
+    if given is not None and config.recursive_file_lookup and config.bounded:
+        return given
+    if given is not None and config.recursive_file_lookup and config.bounded:
         return given
     first: ListedFile | None = None
     directories = set()
-    for file in list_files(config.root):
-        first = file if first is None else min(first, file)
-        directories.add(file.directory)
+    try:
+        for file in list_files(config.root):
+            first = file if first is None else min(first, file)
+            directories.add(file.directory)
+    except PathNotFoundError:
+        # A query that has read it to its end needs it no more. Any other fails at its first listing.
+        if given is None or not config.bounded:
+            raise
+        return given
     own = _columns_of_files(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own

@@ -1,0 +1,37 @@
+"""What stands in for the enumerator of a bounded source that was read to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from streaming_source.api import SplitEnumerator, SplitEnumeratorContext
+from streaming_source.api.split import SplitT
+
+__all__ = ["EndedEnumerator"]
+
+CheckpointT = TypeVar("CheckpointT")
+
+
+@dataclass(eq=False, frozen=True)
+class EndedEnumerator(SplitEnumerator[SplitT, CheckpointT]):
+    """Has no split, and keeps the checkpoint of the source's own enumerator.
+
+    So a restart of a query behind the end of a source neither lists nor opens it: what was read may be gone.
+    """
+
+    context: SplitEnumeratorContext[SplitT]
+    checkpoint: CheckpointT
+
+    def start(self) -> None:
+        """There is nothing to discover."""
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        self.context.signal_no_more_splits(subtask_id)
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """It has given none."""
+
+    def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
+        return self.checkpoint

@@ -1,0 +1,150 @@
+"""`cut_from`: the next offset of each partition, missing ones, gaps and repetitions, as a list of offsets has them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.catalog.sql import SqlCatalog
+
+from streaming_source import cut_from
+from streaming_source.exceptions import OptionError, SchemaError
+from streaming_source.history_cut import HistoryCut
+from tests.examples import examples
+
+Rows = list[tuple[str, int, int]]
+"""Topic, partition and offset of each record."""
+
+ROWS = st.lists(st.tuples(st.sampled_from(["orders", "payments"]), st.integers(0, 3), st.integers(0, 30)), min_size=1)
+
+
+def table(rows: Rows) -> pa.Table:
+    topics, partitions, offsets = (list(column) for column in zip(*rows, strict=True))
+    columns = {"topic": topics, "partition": pa.array(partitions, pa.int32()), "offset": pa.array(offsets, pa.int64())}
+    return pa.table({**columns, "value": [b"v"] * len(rows)})
+
+
+def check(cut: HistoryCut, rows: Rows) -> None:
+    """Against the offsets themselves."""
+    by_partition: dict[tuple[str, int], Counter[int]] = {}
+    for topic, partition, offset in rows:
+        by_partition.setdefault((topic, partition), Counter())[offset] += 1
+    found = {(t, p): offset for t, of_topic in cut.next_offsets.items() for p, offset in of_topic.items()}
+    assert found == {key: max(offsets) + 1 for key, offsets in by_partition.items()}
+    lacking = {
+        (topic, partition, offset)
+        for (topic, partition), offsets in by_partition.items()
+        for offset in range(min(offsets), max(offsets))
+        if offset not in offsets
+    }
+    assert lacking == {(gap.topic, gap.partition, at) for gap in cut.gaps for at in range(gap.first, gap.until)}
+    repeated = {(t, p): count for t, of_topic in cut.repeated.items() for p, count in of_topic.items()}
+    more = {key: offsets.total() - len(offsets) for key, offsets in by_partition.items()}
+    assert repeated == {key: count for key, count in more.items() if count}
+    assert cut.rows == len(rows)
+    last = {topic: max(p for t, p in by_partition if t == topic) for topic, _ in by_partition}
+    assert cut.missing == {
+        topic: tuple(p for p in range(last[topic]) if (topic, p) not in by_partition)
+        for topic in last
+        if any((topic, p) not in by_partition for p in range(last[topic]))
+    }
+    start = json.loads(cut.starting_offsets)
+    assert {(t, int(p)) for t in start for p in start[t]} == {(t, p) for t in last for p in range(last[t] + 1)}
+    assert all(offset == found.get((t, int(p)), -2) for t in start for p, offset in start[t].items())
+
+
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(files=st.lists(ROWS, min_size=1, max_size=4), group=st.integers(1, 7), statistics=st.booleans())
+def test_parquet_files_give_what_their_offsets_give(
+    tmp_path_factory: pytest.TempPathFactory, files: list[Rows], group: int, statistics: bool
+) -> None:
+    root = tmp_path_factory.mktemp("history")
+    # Offsets of a file are as Kafka gives them: in order, each once.
+    files = [sorted({*rows}) for rows in files]
+    for number, rows in enumerate(files):
+        pq.write_table(table(rows), root / f"{number}.parquet", row_group_size=group, write_statistics=statistics)
+    cut = cut_from(root)
+    check(cut, [row for rows in files for row in rows])
+    assert statistics or cut.pieces_read == cut.pieces
+
+
+def test_statistics_alone_are_read_where_they_show_each_offset(tmp_path: Path) -> None:
+    for number, partition in enumerate((0, 1)):
+        rows = [("orders", partition, offset) for offset in range(100, 200)]
+        pq.write_table(table(rows), tmp_path / f"{number}.parquet", row_group_size=10)
+    cut = cut_from(str(tmp_path), partitions={"orders": 3})
+    assert (cut.pieces, cut.pieces_read, cut.rows) == (20, 0, 200)
+    assert cut.starting_offsets == '{"orders": {"0": 200, "1": 200, "2": -2}}'
+    assert str(cut).splitlines() == [
+        "200 records of 2 partitions, in 20 pieces, 0 of them read.",
+        'startingOffsets = {"orders": {"0": 200, "1": 200, "2": -2}}',
+        "Not in the history, and read from the earliest record on: orders, partitions 2.",
+    ]
+
+
+def test_directories_that_name_topic_and_partition_are_columns(tmp_path: Path) -> None:
+    for partition in (0, 2):
+        path = tmp_path / "topic=orders" / f"partition={partition}"
+        path.mkdir(parents=True)
+        pq.write_table(pa.table({"offset": range(5, 9), "value": [b"v"] * 4}), path / "f.parquet")
+    cut = cut_from(tmp_path)
+    check(cut, [("orders", partition, offset) for partition in (0, 2) for offset in range(5, 9)])
+    assert cut.pieces_read == 0
+
+
+ROWS_OF_A_TABLE: list[Rows] = [
+    [("orders", 0, offset) for offset in range(10)],
+    [("orders", 1, offset) for offset in range(4, 8)],
+    [("orders", 0, offset) for offset in range(12, 20)],
+    [("orders", 0, 20), ("orders", 1, 8), ("payments", 0, 3), ("orders", 0, 22)],
+]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["topic", "partition"]], ids=["plain", "partitioned"])
+def test_a_delta_table_is_cut_by_its_log(tmp_path: Path, partition_by: list[str]) -> None:
+    for rows in ROWS_OF_A_TABLE:
+        deltalake.write_deltalake(str(tmp_path), table(rows), mode="append", partition_by=partition_by or None)
+    cut = cut_from(tmp_path)
+    check(cut, [row for rows in ROWS_OF_A_TABLE for row in rows])
+    # The last commit: one file of several partitions, or one file with a gap.
+    assert cut.pieces_read == 1
+
+
+def test_an_iceberg_table_is_cut_by_its_manifests(tmp_path: Path) -> None:
+    catalog = SqlCatalog("of_test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("db")
+    made = catalog.create_table("db.history", table(ROWS_OF_A_TABLE[0]).schema)
+    for rows in ROWS_OF_A_TABLE:
+        made.append(table(rows))
+    cut = cut_from(made)
+    check(cut, [row for rows in ROWS_OF_A_TABLE for row in rows])
+    assert cut.pieces_read == 1
+    assert cut_from(made.metadata_location) == cut
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"offset_column": "at"}, SchemaError, "has no column 'at'; name the columns .* or cut by event time"),
+        ({"partitions": {"orders": 1}}, OptionError, "the history has partition 1 of 'orders'; give the number"),
+    ],
+)
+def test_wrong_use_is_refused(tmp_path: Path, wrong: dict[str, object], error: type[Exception], message: str) -> None:
+    pq.write_table(table([("orders", 1, 5)]), tmp_path / "f.parquet")
+    with pytest.raises(error, match=message):
+        cut_from(tmp_path, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_history_without_offsets_is_refused(tmp_path: Path) -> None:
+    pq.write_table(table([("orders", 1, 5)]).slice(0, 0), tmp_path / "f.parquet")
+    with pytest.raises(OptionError, match="no record with an offset; start the topic with startingOffsets = earliest"):
+        cut_from(tmp_path)
+    with pytest.raises(OptionError, match="give a directory of Parquet files, a Delta table, or an Iceberg table"):
+        cut_from(tmp_path / "nothing")
