@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Services that tests of several folders use.
-pytest_plugins = ["tests.files.fixtures", "tests.kafka.fixtures"]
+pytest_plugins = ["tests.files.fixtures", "tests.kafka.fixtures", "tests.monitoring.browser"]
 
 # No deadline: under load it measures the load. CI judges a change, so it looks at the same cases each time; the other
 # runs look at new ones. The number is that of tests that name none; those that do name a share of it, see
@@ -107,8 +107,15 @@ def pytest_testnodedown(node: Any) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-    """Name what was skipped for want of a broker, below all else: such a run must not look like a full one."""
+    """Name what was skipped for want of a broker or a browser, below all else: such a run is not a full one."""
     yield
+    unseen = sum("browser" in report.keywords for report in terminalreporter.stats.get("skipped", ()))
+    if unseen:
+        terminalreporter.section("Browser", yellow=True, bold=True)
+        text = (
+            f"NOT LOOKED AT: {unseen} tests of pages were skipped for want of Chromium or Chrome (apt install chromium)"
+        )
+        terminalreporter.write_line(text, yellow=True)
     missing: dict[str, str] = getattr(terminalreporter.config, "kafka_missing", {})
     if not missing:
         return

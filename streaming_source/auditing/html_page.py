@@ -16,40 +16,51 @@ from streaming_source.monitoring.html_page import page_of
 __all__ = ["html_page"]
 
 _DRAWN: Final = 24
-"""Splits, or directories where there are several, that have a line."""
+"""Splits, or directories where there are several, that are drawn."""
 _BATCHES: Final = 2_000
 _LISTED: Final = 1_000
 _REACH: Final = (
     "The latest row of each split in each micro-batch, and the watermark by which Spark dropped rows of it: rows at or "
     "below the line, or those of windows that had ended there."
 )
+_KEYS: Final = (
+    '<span class="keys"><span><i class="key watermark"></i>Spark\'s watermark</span> <span><i class="key read"></i>'
+    'latest row</span> <span><i class="key lost"></i>at or below the watermark</span> '
+    '<label><i class="key picked"></i>{name} <select data-part="split"></select></label></span>'
+)
 
 
 def html_page(found: Counts, title: str) -> str:
     """The page, of 2,000 micro-batches and 24 splits at most. O(size of the tables).
 
-    A line is the latest row that a split had in a micro-batch; those are drawn that lost most, and that carried the
-    watermark.
+    A mark is the latest row that a split had in a micro-batch; those are drawn that lost most, and that carried the
+    watermark. One of them can be picked.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
     sentences = "<br>".join(map(escape, summary(found)))
     head, *rows = split_table(found, _LISTED)
     table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    section = f"""<section aria-label="Audit">
-<p class="why">{sentences}</p>
-{_figure("reach", "Event time", _REACH)}
-{_figure("rows", "Rows", "Read in each micro-batch, and dropped of them.")}
-<figure><figcaption><h3>Splits</h3></figcaption><div class="wide" tabindex="0">
-<table class="splits"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div></figure>
-</section>"""
+    body = f"""<header><h1>{escape(title)}</h1>
+<p class="faint">{found.read:,} rows of {escape(found.query.checkpoint)}</p></header>
+<main><p class="why">{sentences}</p>
+<div class="charts">
+{_figure("reach", "Event time", _REACH, _KEYS.format(name=name))}
+{_figure("read", "Rows read", "In each micro-batch.")}
+{_figure("dropped", "Rows dropped", "Of them.")}
+</div>
+<h2>Splits</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="Splits">
+<table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div></main>"""
     script = (files("streaming_source.auditing") / "page" / "audit.js").read_text(encoding="utf-8")
-    return page_of(title, f"{found.read:,} rows of {found.query.checkpoint}", section, _drawn(found, name), script)
+    return page_of(title, body, _drawn(found, name), [script])
 
 
-def _figure(name: str, title: str, text: str) -> str:
-    plot = f'<div class="plot" data-plot="{name}" role="img" aria-label="{title}"></div>'
-    return f"<figure><figcaption><h3>{title}</h3><p>{escape(text)}</p></figcaption>{plot}</figure>"
+def _figure(name: str, title: str, text: str, keys: str = "") -> str:
+    kind = ' class="wide"' if keys else ""
+    caption = f'<figcaption><h3>{title}</h3> <span class="value"></span> {keys}</figcaption>'
+    text = f'<p class="faint">{escape(text)}</p>'
+    return f'<figure data-part="{name}"{kind}>{caption}{text}<div class="plot"></div></figure>'
 
 
 def _drawn(found: Counts, name: str) -> dict[str, Any]:
@@ -64,10 +75,10 @@ def _drawn(found: Counts, name: str) -> dict[str, Any]:
     columns = (found.reads[column].to_pylist() for column in ("batch", name))
     for batch, split, us in zip(*columns, found.reads["latest"].cast(pa.int64()).to_pylist(), strict=True):
         if split in chosen and batch in place and us is not None:
-            lines[split][place[batch]] = max(us, lines[split][place[batch]] or us)
+            lines[split][place[batch]] = max(us // 1000, lines[split][place[batch]] or us // 1000)
     return {
         "batches": numbers,
-        "watermark": [us or None for us in batches["late_watermark"].cast(pa.int64()).to_pylist()],
+        "watermark": [us // 1000 if us else None for us in batches["late_watermark"].cast(pa.int64()).to_pylist()],
         "read": batches["read"].to_pylist(),
         "dropped": batches["dropped"].to_pylist(),
         "splits": [{"id": split or ".", "latest": lines[split]} for split in chosen],

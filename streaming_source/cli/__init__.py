@@ -1,4 +1,4 @@
-"""The command line: `streaming-source audit`, `explain`, `report`, `simulate`, `take-over` and `demo`."""
+"""The command line: `streaming-source audit`, `explain`, `report`, `watch`, `simulate`, `take-over` and `demo`."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from alignment.simulation.run import simulate
 from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values
+from streaming_source.cli.watch import watch_query
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import SplitStory, aligned, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
@@ -196,6 +197,9 @@ def report_on_query(
         history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
         output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
     typer.echo(f"{output} is written: open it in a browser")
+
+
+app.command("watch")(_in_one_line(watch_query))
 
 
 @app.command()

@@ -20,7 +20,16 @@ from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.monitoring.second_watermark import on_behind, on_second_watermark
 
-__all__ = ["Advice", "ExplainedQuery", "ExplainedSource", "SplitStory", "aligned", "explain", "explain_checkpoint"]
+__all__ = [
+    "Advice",
+    "ExplainedQuery",
+    "ExplainedSource",
+    "SplitStory",
+    "aligned",
+    "explain",
+    "explain_batches",
+    "explain_checkpoint",
+]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
 _WIDTH: Final = 100
@@ -196,7 +205,11 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     for that of the clock. A `CheckpointError` if it is no checkpoint. Whether the query runs is not in a checkpoint: a
     micro-batch that is missing there shows that it does not.
     """
-    batches = MicroBatch.of_checkpoint(path)
+    return explain_batches(MicroBatch.of_checkpoint(path), now_us)
+
+
+def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) -> ExplainedQuery:
+    """The same from micro-batches of a checkpoint that were read, oldest first."""
     if not batches:
         return ExplainedQuery(())
     last = batches[-1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from pyarrow import ArrowInvalid, fs
 
@@ -18,7 +18,7 @@ from alignment.explain import LastBatch
 from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, report_of_offset
 
-__all__ = ["MicroBatch", "OffsetLog", "Statistics"]
+__all__ = ["CheckpointBatches", "MicroBatch", "OffsetLog", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,50 +116,12 @@ class MicroBatch:
         )
 
     @classmethod
-    def of_checkpoint(cls, path: str) -> list[Self]:
+    def of_checkpoint(cls, path: str) -> list[MicroBatch]:
         """All of a query, which may run or not, that its offset log still has, oldest first. O(size).
 
         `path` is its `checkpointLocation`, as for `OffsetLog`; a `CheckpointError` if it is none.
         """
-        log = OffsetLog(path)
-        if log.files.get_file_info(f"{log.root}/offsets").type is not fs.FileType.Directory:
-            raise CheckpointError(
-                f"{path} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
-                "checkpointLocation of the query"
-            )
-        committed, batches = log.commit_times_us(), []
-        # Of each source its watermark, and since when it stands there.
-        since: dict[int, tuple[int | None, int]] = {}
-        batch: LastBatch | None = None
-        for number in log.batches():
-            try:
-                at_us, watermark_us, offsets = log.read(number)
-            except DataLossError:
-                # A query that runs removes its oldest ones.
-                continue
-            reports: list[WatermarkReport | None] = []
-            batch = _batch_after(batch, number, at_us, committed.get(number))
-            for place, offset in enumerate(offsets):
-                if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
-                    reports.append(None)
-                    continue
-                if place not in since or since[place][0] != offset["watermark"]:
-                    since[place] = offset["watermark"], at_us
-                reports.append(report_of_offset(offset, at_us, since[place][1], batch))
-            done_us = committed.get(number)
-            batches.append(
-                cls(
-                    number=number,
-                    planned_at_us=at_us,
-                    watermark_us=watermark_us,
-                    is_committed=done_us is not None,
-                    sources=tuple(reports),
-                    statistics=None,
-                    committed_at_us=done_us,
-                    announced=tuple(map(_announced, offsets)),
-                )
-            )
-        return batches
+        return CheckpointBatches(path).read()
 
 
 def _announced(offset: Any) -> int | None:
@@ -234,7 +196,11 @@ class OffsetLog:
 
     def batches(self) -> list[int]:
         """Numbers of the micro-batches of which the offsets are there, in order. One listing."""
-        return sorted(self._files("offsets"))
+        return sorted(self.offset_files())
+
+    def offset_files(self) -> dict[int, fs.FileInfo]:
+        """The files of these, by number. One listing."""
+        return self._files("offsets")
 
     def read(self, batch: int) -> LoggedBatch:
         """One micro-batch; `DataLossError` if Spark has removed it."""
@@ -266,3 +232,84 @@ class OffsetLog:
                 return str(stream.read().decode())
         except FileNotFoundError:
             return None
+
+
+_Files: TypeAlias = tuple[str | None, int | None, int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A micro-batch that was read, by the files it was read from, and what the next one needs of those before it."""
+
+    files: _Files
+    """What `metadata` has, the time and the size of its offsets, and the time of its commit."""
+    batch: MicroBatch
+    since: Mapping[int, tuple[int | None, int]]
+    """Of each source its watermark, and since when it stands there."""
+    last: LastBatch
+
+
+class CheckpointBatches:
+    """The micro-batches of a checkpoint, read again and again: of those that are as they were, no file is read twice.
+
+    `checkpoint` is as for `OffsetLog`.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        self._log = OffsetLog(checkpoint)
+        self._kept: dict[int, _Kept] = {}
+
+    def read(self) -> list[MicroBatch]:
+        """All that the offset log still has, oldest first; a micro-batch that is as before is the same object.
+
+        O(size) at first, later O(files + size of what is new). A `CheckpointError` if it is no checkpoint.
+        """
+        log, before = self._log, self._kept
+        self._kept = {}
+        if log.files.get_file_info(f"{log.root}/offsets").type is not fs.FileType.Directory:
+            raise CheckpointError(
+                f"{log.checkpoint} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
+                "checkpointLocation of the query"
+            )
+        # Another query may write the checkpoint anew, within the resolution of the times of files.
+        query = log.text("metadata")
+        committed, kept, last = log.commit_times_us(), {}, None
+        for number, file in sorted(log.offset_files().items()):
+            done_us = committed.get(number)
+            files = (query, file.mtime_ns, file.size, done_us)
+            found = before.get(number)
+            if found is None or found.files != files:
+                # All later ones follow from this one.
+                before = {}
+                try:
+                    found = self._read(number, files, done_us, last)
+                except DataLossError:
+                    # A query that runs removes its oldest ones.
+                    continue
+            kept[number] = last = found
+        self._kept = kept
+        return [found.batch for found in kept.values()]
+
+    def _read(self, number: int, files: _Files, done_us: int | None, before: _Kept | None) -> _Kept:
+        at_us, watermark_us, offsets = self._log.read(number)
+        since = {} if before is None else dict(before.since)
+        last = _batch_after(None if before is None else before.last, number, at_us, done_us)
+        reports: list[WatermarkReport | None] = []
+        for place, offset in enumerate(offsets):
+            if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
+                reports.append(None)
+                continue
+            if place not in since or since[place][0] != offset["watermark"]:
+                since[place] = offset["watermark"], at_us
+            reports.append(report_of_offset(offset, at_us, since[place][1], last))
+        batch = MicroBatch(
+            number=number,
+            planned_at_us=at_us,
+            watermark_us=watermark_us,
+            is_committed=done_us is not None,
+            sources=tuple(reports),
+            statistics=None,
+            committed_at_us=done_us,
+            announced=tuple(map(_announced, offsets)),
+        )
+        return _Kept(files, batch, since, last)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -84,29 +85,29 @@ def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint:
     assert f"{found['dropped']:,} of 480 rows were dropped" in html
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node, to run the script of the page")
-def test_the_script_of_the_page_runs(checkpoint: Path, tmp_path: Path) -> None:
-    html = html_page(streaming_source.audit(str(checkpoint), window="1 minute", mode="append"), "Audit")
-    data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL)[1]  # type: ignore[index]
-    script = html[html.rindex("<script>") + len("<script>") : html.rindex("</script>")]
-    stub = f"""
-const made = [];
-const element = {{ style: {{}}, dataset: {{}}, clientWidth: 800, append() {{}}, remove() {{}} }};
-element.textContent = {json.dumps(data)};
-global.document = {{ getElementById: () => element, querySelector: () => element, createElement: () => element,
-  body: element, documentElement: element }};
-global.getComputedStyle = () => ({{ color: "black" }});
-global.ResizeObserver = class {{ observe() {{}} }};
-global.uPlot = class {{ constructor(options, columns) {{ made.push([options, columns]); }} }};
-uPlot.paths = {{ stepped: () => null }};
-{script}
-console.log(JSON.stringify(made.map(([options, columns]) => [options.series.length, columns.map((c) => c.length)])));
-"""
-    (tmp_path / "page.cjs").write_text(stub)
-    done = subprocess.run(["node", str(tmp_path / "page.cjs")], capture_output=True, text=True, check=True)
-    for series, lengths in json.loads(done.stdout):
-        assert series == len(lengths)
-        assert set(lengths) == {8}
+@pytest.mark.browser
+def test_the_page_draws_what_was_lost_and_nothing_moves_where_the_pointer_is(
+    checkpoint: Path, tmp_path: Path, open_page: Callable[..., Any]
+) -> None:
+    page = tmp_path / "page.html"
+    found = streaming_source.audit(str(checkpoint), window="1 minute", mode="append")
+    page.write_text(html_page(found, "Audit"), encoding="utf-8")
+    tab = open_page(page.as_uri(), height=2_400, offline=True)
+    marks = "(e) => (e.getAttribute('d').match(/M/g) ?? []).length"
+    read, lost = (sum(line.evaluate(marks) for line in tab.locator(f".line.{kind}").all()) for kind in ("read", "lost"))
+    latest = [us for us in found.reads["latest"].to_pylist() if us is not None]
+    assert read + lost == len(latest)
+    assert lost > 0
+    elements = "[...document.querySelectorAll('body *:not(.cursor)')]"
+    boxes = f"{elements}.map((e) => JSON.stringify(e.getBoundingClientRect()))"
+    before = tab.evaluate(boxes)
+    for part in ("reach", "read", "dropped"):
+        tab.locator(f"[data-part={part}] .plot").hover(position={"x": 300, "y": 60})
+        assert tab.evaluate(boxes) == before
+    assert tab.locator("[data-part=split] option").all_inner_texts() == ["none", "<b>fast", "slow"]
+    tab.locator("[data-part=split]").select_option("<b>fast")
+    assert tab.locator(".line.picked").count() == 1
+    assert tab.evaluate("document.documentElement.scrollWidth") == 1_440
 
 
 @pytest.mark.parametrize("command", ["audit", "explain"])

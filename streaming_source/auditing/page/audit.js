@@ -1,45 +1,60 @@
-"use strict";
-// Draws what an audit found: columns by micro-batch, times in microseconds since the epoch.
-const COLORS = ["#3b7dd8", "#d9673b", "#2f9e6e", "#a05fc9", "#c9a227", "#d14a8b", "#3aa5b8", "#8a6d4f", "#6f7bf0", "#74913a"];
+// Draws what an audit found: columns by micro-batch, times in milliseconds since the epoch.
 const data = JSON.parse(document.getElementById("data").textContent);
-const color = (name) => {
-  const probe = document.createElement("i");
-  probe.style.color = `var(--${name})`;
-  document.body.append(probe);
-  const found = getComputedStyle(probe).color;
-  probe.remove();
-  return found;
-};
-const seconds = (column) => column.map((us) => (us === null ? null : us / 1e6));
-const moment = (s) => (s == null ? "none" : new Date(s * 1e3).toISOString().slice(0, 19).replace("T", " ") + " UTC");
-const count = (n) => (n == null ? "" : n.toLocaleString("en-US"));
-const stepped = uPlot.paths.stepped({ align: 1 });
-const plots = [];
-const plot = (name, height, series, columns, y) => {
-  const place = document.querySelector(`[data-plot=${name}]`);
-  if (!place) return;
-  const axis = { stroke: () => color("faint"), grid: { stroke: () => color("grid"), width: 1 }, ticks: { show: false } };
-  plots.push(new uPlot({
-    width: place.clientWidth, height, series: [{ label: "micro-batch" }, ...series],
-    tzDate: (s) => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
-    scales: { x: { time: false }, y: { time: !!y.time, range: y.range } },
-    axes: [{ ...axis, size: 32 }, { ...axis, size: 128, values: y.values }],
-    cursor: { sync: { key: "audit" } },
-  }, [data.batches, ...columns], place));
-};
-const line = (label, stroke, value, more = {}) => ({ label, stroke, width: 2, points: { show: data.batches.length < 3 }, value: (u, v) => value(v), ...more });
-plot("reach", 380, [
-  ...data.splits.map(({ id }, i) => line(id, COLORS[i % COLORS.length], moment, { width: 1.5, spanGaps: true, points: { show: true, size: 4 }, dash: i < COLORS.length ? undefined : [6, 3] })),
-  line("Spark's watermark", () => color("text"), moment, { width: 3, paths: stepped }),
-], [...data.splits.map(({ latest }) => seconds(latest)), seconds(data.watermark)], {
-  time: true, values: (u, splits) => splits.map((s) => moment(s).slice(0, 16)),
-});
-plot("rows", 220, [
-  line("read", COLORS[0], count, { paths: stepped }),
-  line("dropped", COLORS[1], count, { paths: stepped, fill: COLORS[1] + "55" }),
-], [data.read, data.dropped], { values: (u, splits) => splits.map((n) => (n % 1 ? "" : count(n))), range: (u, low, high) => [0, (high || 1) * 1.1] });
-new ResizeObserver(() => plots.forEach((made) => {
-  const width = made.root.parentElement.clientWidth;
-  if (width !== made.width) made.setSize({ width, height: made.height });
-})).observe(document.querySelector("main"));
+const get = (part) => document.querySelector(`[data-part=${part}]`);
+const last = data.batches.length - 1;
+const select = get("split");
+let cursors = [];
+
+function point(i) {
+  for (const [move, output, value] of cursors) {
+    move(i ?? last);
+    output.textContent = value(i ?? last);
+  }
+}
+
+function draw() {
+  cursors = [];
+  if (last < 0) return;
+  const chosen = data.splits[select.value], common = { numbers: data.batches, onPoint: point, onPick: () => {} };
+  const chart = (name, options) => {
+    const move = drawChart(get(name).querySelector(".plot"), { ...common, ...options });
+    cursors.push([move, get(name).querySelector(".value"), options.value]);
+  };
+  // What was at or below the watermark is drawn as lost.
+  const parts = (latest, isLost) => latest.map((ms, i) => (ms != null && (data.watermark[i] != null && ms <= data.watermark[i]) === isLost ? ms : null));
+  const times = [...data.splits.flatMap(({ latest }) => latest), ...data.watermark].filter((ms) => ms != null);
+  const low = Math.min(...times), high = Math.max(...times), margin = Math.max((high - low) / 20, SECOND);
+  if (times.length) {
+    chart("reach", {
+      height: 360, low: low - margin, high: high + margin, ticks: timeTicks(low - margin, high + margin, 6),
+      lines: [
+        ...data.splits.flatMap(({ latest }) => [{ values: parts(latest, false), kind: "read", apart: true }, { values: parts(latest, true), kind: "lost", apart: true }]),
+        ...(chosen ? [{ values: chosen.latest, kind: "picked", apart: true }] : []),
+        { values: data.watermark, kind: "watermark" },
+      ],
+      label: `Latest rows and Spark's watermark by micro-batch: the watermark ends at ${moment(data.watermark[last])}.`,
+      value: (i) => `micro-batch ${whole(data.batches[i])}, watermark ${moment(data.watermark[i])}`,
+    });
+  }
+  for (const [name, values, kind] of [["read", data.read, "rows"], ["dropped", data.dropped, "late"]]) {
+    const most = Math.max(...values, 1) * 1.08;
+    chart(name, {
+      height: 190, high: most, ticks: countTicks(most, 5), lines: [{ values, kind, area: true }],
+      label: `Rows ${name} by micro-batch: ${whole(values.reduce((a, b) => a + b, 0))} in all, at most ${whole(Math.max(...values))}.`,
+      value: (i) => whole(values[i]),
+    });
+  }
+  point(null);
+}
+
+select.append(html("option", { value: "" }, "none"), ...data.splits.map(({ id }, i) => html("option", { value: i }, id)));
+select.addEventListener("change", draw);
+let width = 0;
+new ResizeObserver(() => {
+  if (document.body.clientWidth !== width) {
+    width = document.body.clientWidth;
+    draw();
+  }
+}).observe(document.body);
+draw();
 document.documentElement.dataset.drawn = "true";

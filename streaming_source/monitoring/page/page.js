@@ -1,191 +1,361 @@
-"use strict";
-// Draws the plots of every source in #data: columns by micro-batch, times in microseconds since the epoch.
-const COLORS = ["#3b7dd8", "#d9673b", "#2f9e6e", "#a05fc9", "#c9a227", "#d14a8b", "#3aa5b8", "#8a6d4f", "#6f7bf0", "#74913a"];
-const STATUS = { a: "active", p: "paused", i: "idle" };
-const data = JSON.parse(document.getElementById("data").textContent);
-const theme = new Map();
-const css = (name) => {
-  if (!theme.has(name)) theme.set(name, resolved(name));
-  return theme.get(name);
+// The page of a query: a sentence, lanes, charts. Drawn from #data, and again from each event where the page is live.
+let data = JSON.parse(document.getElementById("data").textContent);
+const SHOWN = 20, RANGE = (n) => Array.from({ length: n }, (_, i) => i);
+const LETTERS = { a: "active", p: "paused", i: "idle" };
+const WAITS = {
+  nothing: "nothing", records: "records", source: "its source", transaction: "an open transaction", report: "a reader's report",
+  drift: "the slowest, at the limit", rows: "its turn: the read limit", minRows: "more rows", group: "its alignment group", horizon: "splits not assigned yet",
 };
-// A canvas knows no `light-dark()`.
-const resolved = (name) => {
-  const probe = document.createElement("i");
-  probe.style.color = `var(--${name})`;
-  document.body.append(probe);
-  const color = getComputedStyle(probe).color;
-  probe.remove();
-  return color;
+const ORDERS = {
+  slowest: ["Slowest first", null],
+  ahead: ["Furthest ahead first", (s, i) => -(s.watermark[i] ?? -Infinity)],
+  behind: ["Most rows behind first", (s, i) => -s.behind[i]],
+  late: ["Most late rows first", (s, i) => -s.late[i]],
+  name: ["By name", null],
 };
-const seconds = (column) => column.map((us) => (us === null ? null : us / 1e6));
-const iso = (s) => new Date(s * 1e3).toISOString();
-const moment = (s) => (s == null ? "none" : iso(s).slice(0, 19).replace("T", " ") + " UTC");
-const count = (n) => (n == null ? "not known" : Math.round(n).toLocaleString("en-US"));
-const span = (s) => {
-  if (s == null) return "not known";
-  const [unit, name] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([unit]) => s >= unit) ?? [1, "s"];
-  return `${+(s / unit).toFixed(1)} ${name}`;
-};
-const tick = (incr, s) => {
-  const text = iso(s);
-  if (incr >= 86400) return text.slice(0, 10);
-  return s % 86400 === 0 ? text.slice(5, 10) : text.slice(11, incr < 60 ? 19 : 16);
-};
+const named = (ids, count) => ids.slice(0, 3).join(", ") + (count > 3 ? ` and ${whole(count - 3)} more` : "");
+const shortened = (id) => (id.length <= 26 ? id : `${id.slice(0, 9)}…${id.slice(-16)}`);
 
-function draw(source, section) {
-  const x = source.batches;
-  const plots = [];
-  const all = x.length > 1 ? [x[0], x.at(-1)] : [x[0] - 0.5, x[0] + 0.5];
-  let shown = all;
-  const show = (min, max) => {
-    const width = Math.min(Math.max(max - min, Math.min(2, all[1] - all[0])), all[1] - all[0]);
-    const from = Math.min(Math.max(min, all[0]), all[1] - width);
-    shown = [from, from + width];
-    for (const plot of plots) plot.setScale("x", { min: shown[0], max: shown[1] });
-  };
-  const zoom = (by) => {
-    const middle = (shown[0] + shown[1]) / 2, half = ((shown[1] - shown[0]) * by) / 2;
-    show(middle - half, middle + half);
-  };
-  const move = (by) => show(shown[0] + by * (shown[1] - shown[0]), shown[1] + by * (shown[1] - shown[0]));
-  const output = section.querySelector("output");
-  let at = x.length - 1;
-  const tell = (index) => {
-    at = index;
-    const held = source.heldBy[at].length ? ` held by ${source.heldBy[at].join(", ")}` : "";
-    output.textContent =
-      `Micro-batch ${x[at]}, ${moment(source.at[at] / 1e6)}: watermark ` +
-      `${source.cause[at] === "ended" ? "at the end" : moment(source.watermark[at] && source.watermark[at] / 1e6)}${held}; drift ` +
-      `${span(source.drift[at] === null ? null : source.drift[at] / 1e6)}, ${count(source.behind[at])} rows behind, ${count(source.late[at])} late.`;
-  };
-  const point = (index) => {
-    tell(Math.min(Math.max(index, 0), x.length - 1));
-    if (x[at] < shown[0]) show(x[at], x[at] + shown[1] - shown[0]);
-    if (x[at] > shown[1]) show(x[at] - shown[1] + shown[0], x[at]);
-    // A scale is set behind this task.
-    setTimeout(() => plots.forEach((plot) => plot.setCursor({ left: plot.valToPos(x[at], "x"), top: 10 })));
-  };
-  const keys = {
-    ArrowLeft: () => point(at - 1), ArrowRight: () => point(at + 1), Home: () => point(0), End: () => point(x.length - 1),
-    "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => show(...all), Escape: () => show(...all),
-    PageUp: () => move(-0.5), PageDown: () => move(0.5),
-  };
-  section.querySelectorAll("button[data-key]").forEach((button) => button.addEventListener("click", () => keys[button.dataset.key]()));
-
-  const plot = (name, height, series, columns, y, hooks = {}) => {
-    const place = section.querySelector(`[data-plot=${name}]`);
-    if (!place) return;
-    const axis = { stroke: () => css("faint"), grid: { stroke: () => css("grid"), width: 1 }, ticks: { show: false } };
-    const made = new uPlot({
-      width: place.clientWidth, height, series: [{ label: "micro-batch" }, ...series],
-      tzDate: (s) => uPlot.tzDate(new Date(s * 1e3), "Etc/UTC"),
-      scales: { x: { time: false, range: () => shown }, y: { time: !!y.time, range: y.range, dir: y.dir ?? 1 } },
-      axes: [{ ...axis, size: 32, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000] }, { ...axis, size: y.size ?? 84, splits: y.splits, values: y.values }],
-      cursor: { sync: { key: section.id, scales: ["x", null] }, drag: { x: true, y: false, setScale: false }, y: false, bind: { dblclick: () => () => (show(...all), null) } },
-      legend: { show: y.legend ?? true },
-      hooks: {
-        setSelect: [(u) => {
-          if (u.select.width < 4) return;
-          show(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x"));
-          u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-        }],
-        setCursor: [(u) => u.cursor.idx != null && u.cursor.left >= 0 && tell(u.cursor.idx)],
-        ...hooks,
-      },
-    }, [x, ...columns], place);
-    place.addEventListener("keydown", (event) => {
-      if (!event.ctrlKey && !event.metaKey && !event.altKey && keys[event.key] && event.target === place) {
-        event.preventDefault();
-        keys[event.key]();
-      }
-    });
-    place.querySelectorAll(".u-series:not(:first-child) th").forEach((label) => {
-      label.tabIndex = 0;
-      label.addEventListener("keydown", (event) => event.key === "Enter" && label.click());
-    });
-    plots.push(made);
-  };
-
-  const stepped = uPlot.paths.stepped({ align: 1 });
-  const line = (label, stroke, value, more = {}) => ({ label, stroke, width: 2, points: { show: x.length < 3 }, value: (u, v, i, index) => (index == null ? "" : value(v)), ...more });
-  const clipped = (u, paint) => {
-    const { ctx, bbox } = u;
-    ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
-    ctx.clip();
-    paint(ctx, uPlot.pxRatio);
-    ctx.restore();
-  };
-  // What a split is after a micro-batch it is until the next one.
-  const shade = (u) => clipped(u, (ctx, ratio) => {
-    ctx.lineWidth = 9 * ratio;
-    ctx.globalAlpha = 0.45;
-    source.splits.forEach((split, i) => {
-      if (!u.series[i + 1].show) return;
-      for (let k = 0; k + 1 < x.length; k++) {
-        const [a, b] = [split.watermark[k], split.watermark[k + 1]];
-        if ("pi".includes(split.status[k]) && a !== null && b !== null) {
-          ctx.strokeStyle = css(STATUS[split.status[k]]);
-          ctx.beginPath();
-          ctx.moveTo(u.valToPos(x[k], "x", true), u.valToPos(a / 1e6, "y", true));
-          ctx.lineTo(u.valToPos(x[k + 1], "x", true), u.valToPos(b / 1e6, "y", true));
-          ctx.stroke();
-        }
-      }
-    });
+/** What a split was at each point: decoded when it is drawn first. */
+function past(source, k) {
+  const cache = (source.cache ??= new Map());
+  if (cache.has(k)) return cache.get(k);
+  const points = k < source.full ? RANGE(source.batches.length) : source.coarse;
+  const letters = [...source.statuses[k].matchAll(/([a-zA-Z-])(\d*)/g)].flatMap(([, letter, times]) => Array(+times || 1).fill(letter));
+  const found = { watermarks: source.batches.map(() => null), statuses: source.batches.map(() => "-") };
+  let sum = 0;
+  points.forEach((from, j) => {
+    const step = source.watermarks[k][j], to = points[j + 1] ?? source.batches.length;
+    sum += step ?? 0;
+    found.watermarks.fill(step == null ? null : sum, from, to);
+    found.statuses.fill(letters[j], from, to);
   });
-  const strips = (u) => clipped(u, (ctx) => {
-    source.splits.forEach((split, i) => {
-      const top = u.valToPos(i - 0.4, "y", true), height = u.valToPos(i + 0.4, "y", true) - top;
-      for (let k = 0, end; k < x.length; k = end) {
-        for (end = k + 1; end < x.length && split.status[end] === split.status[k]; ) end++;
-        if (!STATUS[split.status[k]]) continue;
-        const left = u.valToPos(x[k], "x", true);
-        const right = end < x.length ? u.valToPos(x[end], "x", true) : u.bbox.left + u.bbox.width;
-        ctx.fillStyle = css(STATUS[split.status[k]]);
-        ctx.fillRect(left, top, Math.max(right - left, 2), height);
-      }
-    });
-  });
-
-  const ids = source.splits.map((split) => split.id);
-  plot("times", 380, [
-    ...ids.map((id, i) => line(id, COLORS[i % COLORS.length], moment, { width: 1.5, dash: i < COLORS.length ? undefined : [6, 3] })),
-    line("limit", () => css("bound"), moment, { dash: [3, 4], paths: stepped }),
-    line("exact watermark", () => css("text"), moment, { width: 3, paths: stepped }),
-  ], [...source.splits.map((split) => seconds(split.watermark)), seconds(source.limit), seconds(source.watermark)], {
-    time: true, values: (u, splits, a, b, incr) => splits.map((s) => tick(incr, s)),
-  }, { drawAxes: [shade] });
-  // The one series is not drawn: without it there is no scale.
-  plot("status", 44 + 18 * ids.length, [{ paths: () => null, points: { show: false } }], [x.map(() => 0)], {
-    legend: false, dir: -1, range: () => [-0.5, ids.length - 0.5], splits: () => ids.map((_, i) => i),
-    values: () => ids.map((id) => (id.length > 12 ? "…" + id.slice(-11) : id)),
-  }, { draw: [strips] });
-  plot("drift", 200, [
-    line("drift", COLORS[0], span, { paths: stepped, fill: COLORS[0] + "33" }),
-    line("maxDrift", () => css("bound"), span, { dash: [3, 4], paths: stepped }),
-  ], [seconds(source.drift), seconds(source.maxDrift)], { values: (u, splits) => splits.map(span), range: (u, low, high) => [0, (high || 1) * 1.1] });
-  const whole = { range: (u, low, high) => [0, (high || 1) * 1.1], values: (u, splits) => splits.map((n) => (n % 1 ? "" : n.toLocaleString("en-US", { notation: "compact" }))) };
-  const counted = (name, ...lines) =>
-    plot(name, 180, lines.map(([label], i) => line(label, COLORS[i], count, { paths: stepped })), lines.map(([, column]) => column), whole);
-  counted("rows", ["rows", source.rows], ["rows behind", source.behind]);
-  counted("behind", ["rows behind", source.behind]);
-  counted("state", ["rows in state", source.state]);
-  counted("late", ["late", source.late]);
-  tell(at);
-  // A plot is drawn behind this task.
-  setTimeout(() => plots.forEach((made) => made.setLegend({ idx: at })));
-
-  new ResizeObserver(() => plots.forEach((made) => {
-    const width = made.root.parentElement.clientWidth;
-    if (width !== made.width) made.setSize({ width, height: made.height });
-  })).observe(section);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    theme.clear();
-    plots.forEach((made) => made.redraw());
-  });
+  cache.set(k, found);
+  return found;
 }
 
-data.sources.forEach((source, place) => draw(source, document.getElementById(`source-${place}`)));
-document.documentElement.dataset.drawn = "true";
+class SourceView {
+  constructor(place) {
+    this.root = document.getElementById("source").content.cloneNode(true).firstElementChild;
+    this.get = (part) => this.root.querySelector(`[data-part=${part}]`);
+    Object.assign(this, { at: null, most: SHOWN, query: "", order: "slowest", only: null, open: new Set(), chosen: null, cursors: [] });
+    this.root.id = `source-${place}`;
+    for (const [key, [text]] of Object.entries(ORDERS)) this.get("order").append(html("option", { value: key }, text));
+    const on = (part, event, act) => this.get(part).addEventListener(event, (e) => (act(e.target), this.drawLanes()));
+    on("search", "input", (input) => ((this.query = input.value.trim().toLowerCase()), (this.most = SHOWN)));
+    on("order", "change", (select) => (this.order = select.value));
+    on("more", "click", () => (this.most += 5 * SHOWN));
+    this.get("slider").addEventListener("input", (e) => this.pick(+e.target.value));
+    this.get("now").addEventListener("click", () => this.pick(null));
+    this.get("lanes").addEventListener("keydown", (e) => this.walk(e));
+    this.get("batches").addEventListener("toggle", () => this.drawTable());
+  }
+
+  update(source, number) {
+    this.source = source;
+    this.last = source.batches.length - 1;
+    const text = (part, value) => {
+      if (this.get(part).textContent !== value) this.get(part).textContent = value;
+    };
+    text("name", source.name);
+    text("reads", source.reads ?? "");
+    text("why", source.why);
+    this.root.setAttribute("aria-label", number > 1 ? `${source.name} ${source.reads ?? ""}` : source.name);
+    this.get("advice").replaceChildren(...source.advice.map(([option, advice]) => html("li", {}, html("strong", {}, option), `: ${advice}`)));
+    this.get("slider").max = this.last;
+    this.draw();
+  }
+
+  get index() { return this.at == null ? this.last : Math.min(this.at, this.last); }
+
+  pick(i) {
+    this.at = i == null || i >= this.last ? null : i;
+    this.drawLanes();
+    this.point(null);
+  }
+
+  draw() {
+    this.drawLanes();
+    this.drawCharts();
+    this.drawTable();
+  }
+
+  /** What split `k` was at a point. */
+  state(k, i) {
+    const { watermarks, statuses } = past(this.source, k), letter = statuses[i];
+    return { watermark: watermarks[i], status: LETTERS[letter.toLowerCase()], holds: letter !== letter.toLowerCase() };
+  }
+
+  drawLanes() {
+    const { source } = this, i = this.index, { splits } = source, watermark = source.watermark[i], limit = source.limit[i];
+    const isNow = i === this.last, focused = document.activeElement?.closest?.("[data-split]")?.dataset.split;
+    const all = RANGE(splits.id.length), states = new Map(all.map((k) => [k, this.state(k, i)]));
+    const inWork = all.filter((k) => states.get(k).status);
+    // Of a query that has ended no split is in work: what they came to is worth more than nothing.
+    const known = inWork.length ? inWork : all;
+    const matches = this.matching(known.length && !this.query ? known : all, states, i);
+    const shown = matches.slice(0, this.most);
+    const range = stretch(watermark, limit, shown.map((k) => states.get(k).watermark ?? (inWork.length ? null : splits.watermark[k])));
+    this.drawCounts(inWork, states);
+    const when = `Micro-batch ${whole(source.batches[i])}, planned ${moment(source.at[i])}`;
+    this.get("slider").value = i;
+    this.get("slider").setAttribute("aria-valuetext", when);
+    this.get("when").textContent = when + (isNow ? ", the last one" : "");
+    this.get("now").disabled = isNow;
+    this.get("found").textContent = this.found(matches.length, shown.length, known.length, inWork.length);
+    this.get("found").parentElement.hidden = !this.get("found").textContent;
+    this.get("more").hidden = matches.length <= shown.length;
+    this.get("more").textContent = `Show ${whole(Math.min(5 * SHOWN, matches.length - shown.length))} more`;
+    this.get("table").hidden = !shown.length;
+    const head = this.get("track"), strip = this.get("strip");
+    if (!shown.length) return this.get("lanes").replaceChildren();
+    const scale = laneScale(range ?? { low: 0, high: DAY }, Math.max(head.clientWidth, 120));
+    const strips = strip.clientWidth;
+    if (range) drawHead(head, scale, watermark, limit);
+    else head.replaceChildren();
+    this.get("span").textContent = `${whole(source.batches[0])} to ${whole(source.batches[this.last])}`;
+    this.get("lanes").replaceChildren(...shown.flatMap((k) => this.row(k, states.get(k), scale, strips, isNow)));
+    if (focused != null) this.get("lanes").querySelector(`[data-split="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true });
+  }
+
+  matching(all, states, i) {
+    const { id } = this.source.splits, query = this.query;
+    let found = all;
+    if (this.only) found = found.filter((k) => states.get(k).status === this.only);
+    if (query) {
+      const rank = (k) => [id[k].toLowerCase() !== query, !id[k].toLowerCase().endsWith(query), !id[k].toLowerCase().startsWith(query)].map(Number).join("");
+      found = found.filter((k) => id[k].toLowerCase().includes(query)).sort((a, b) => rank(a).localeCompare(rank(b)) || a - b);
+    }
+    if (this.order === "name") return [...found].sort((a, b) => id[a].localeCompare(id[b], "en", { numeric: true }));
+    const key = ORDERS[this.order][1];
+    if (key) return [...found].sort((a, b) => key(this.source.splits, a) - key(this.source.splits, b) || a - b);
+    if (query || i === this.last) return found;
+    const rank = (k) => {
+      const { holds, status, watermark } = states.get(k);
+      return [holds ? 0 : status === "idle" ? 2 : status ? 1 : 3, watermark ?? -Infinity];
+    };
+    return [...found].sort((a, b) => {
+      const [x, y] = [rank(a), rank(b)];
+      return x[0] - y[0] || (x[1] < y[1] ? -1 : x[1] > y[1] ? 1 : a - b);
+    });
+  }
+
+  found(matches, shown, known, inWork) {
+    if (!this.source.splits.id.length) return "No split is known.";
+    const left = this.source.splits.total - this.source.splits.id.length;
+    const more = left > 0 ? ` ${whole(left)} others are not on this page: streaming-source explain --json has all.` : "";
+    if (this.query || this.only) return `${whole(matches)} of ${whole(this.source.splits.id.length)} splits found, ${whole(shown)} shown.${more}`;
+    if (!inWork) return `No split is in work: ${known === 1 ? "the one that was has" : `all ${whole(known)} that were have`} been read to the end.${more}`;
+    return shown < matches ? `${whole(shown)} of ${whole(matches)} splits shown.${more}` : more;
+  }
+
+  drawCounts(inWork, states) {
+    const counts = { active: 0, paused: 0, idle: 0 };
+    let held = 0;
+    for (const k of inWork) (counts[states.get(k).status]++, (held += states.get(k).holds));
+    if (this.index === this.last) Object.assign(counts, this.source.splits.counts);
+    for (const status of Object.keys(counts)) {
+      const button = this.get(`only-${status}`);
+      button.replaceChildren(sign(status), html("span", {}, `${whole(counts[status])} ${status}`));
+      button.setAttribute("aria-pressed", String(this.only === status));
+      button.onclick = () => ((this.only = this.only === status ? null : status), (this.most = SHOWN), this.drawLanes());
+    }
+    const ids = this.source.held[this.index];
+    this.get("held").textContent = ids[1] ? `held by ${named(ids[0], ids[1])}` : "";
+  }
+
+  row(k, state, scale, strips, isNow) {
+    const { source } = this, { splits } = source, id = splits.id[k], i = this.index, watermark = source.watermark[i];
+    const status = state.status ?? "finished", isOpen = this.open.has(id);
+    // Of one that is done, where it came to.
+    const at = state.watermark ?? (state.status ? null : splits.watermark[k]);
+    const drawn = { ...state, watermark: at, status: state.status };
+    const ahead = at == null || watermark == null ? null : at - watermark;
+    const distance = ahead == null ? "" : ahead === 0 ? "0 s" : `${ahead > 0 ? "+" : "−"}${span(Math.abs(ahead))}`;
+    const name = html("button", { type: "button", "aria-expanded": String(isOpen), title: id, "aria-label": `${id}: details` }, shortened(id));
+    const number = (values) => (isNow && state.status ? whole(values[k]) : "");
+    const cells = [
+      html("th", { scope: "row", role: "rowheader" }, name, state.holds ? html("span", { class: "badge" }, "holds") : null),
+      html("td", { role: "cell", class: "status" }, sign(status), html("span", {}, status)),
+      html("td", { role: "cell", class: "track", "aria-label": at == null ? "no watermark yet" : `watermark ${moment(at)}` }, drawLane(scale, drawn, watermark, source.limit[i])),
+      html("td", { role: "cell", class: "number ahead" }, distance),
+      html("td", { role: "cell", class: "number behind" }, number(splits.behind)),
+      html("td", { role: "cell", class: "number late" }, number(splits.late)),
+      html("td", { role: "cell", class: "strip", "aria-label": this.spent(k) }, strips ? drawStrip(past(source, k).statuses, strips) : null),
+    ];
+    const row = html("tr", { role: "row", "data-split": id, class: `lane ${status}${state.holds ? " holds" : ""}${this.chosen === id ? " chosen" : ""}` }, ...cells);
+    name.addEventListener("click", () => {
+      if (!this.open.delete(id)) this.open.add(id);
+      this.chosen = this.open.has(id) ? id : [...this.open].at(-1) ?? null;
+      this.drawLanes();
+      this.drawCharts();
+    });
+    return isOpen ? [row, html("tr", { role: "row", class: "details" }, html("td", { role: "cell", colspan: 7 }, this.details(k, at)))] : [row];
+  }
+
+  spent(k) {
+    const { splits } = this.source;
+    return ["active", "paused", "idle"].map((status) => `${status} ${span(splits[status][k])}`).join(", ");
+  }
+
+  details(k, at) {
+    const { splits } = this.source, isDone = splits.status[k] === "finished";
+    const terms = {
+      Split: splits.id[k], Watermark: moment(at), Position: whole(splits.position[k]), "Rows behind": whole(splits.behind[k]), "Late rows": whole(splits.late[k]),
+      "Waits for": isDone ? null : WAITS[splits.waitsFor[k]] ?? splits.waitsFor[k], "Silent since": splits.silentSince[k] && moment(splits.silentSince[k]),
+      [`${isDone ? "Last" : splits.status[k][0].toUpperCase() + splits.status[k].slice(1)} since`]: moment(splits.since[k]), "Time so far": this.spent(k),
+    };
+    return html("dl", {}, ...Object.entries(terms).filter(([, value]) => value).map(([term, value]) => html("div", {}, html("dt", {}, term), html("dd", {}, value))));
+  }
+
+  /** Arrow keys go from split to split. */
+  walk(event) {
+    const buttons = [...this.get("lanes").querySelectorAll("th button")], at = buttons.indexOf(document.activeElement);
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: buttons.length - 1 }[event.key];
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    buttons[Math.min(Math.max(to, 0), buttons.length - 1)].focus();
+  }
+
+  drawCharts() {
+    const { source } = this;
+    this.cursors = [];
+    const chosen = this.chosen == null ? -1 : source.splits.id.indexOf(this.chosen);
+    const line = chosen < 0 ? null : past(source, chosen).watermarks;
+    const foremost = source.watermark.map((ms, i) => (ms == null || source.drift[i] == null ? null : ms + source.drift[i]));
+    const times = [source.watermark, source.limit, foremost, line ?? []].flat().filter((ms) => ms != null);
+    const show = (name, there) => ((this.get(name).hidden = !there), there);
+    const common = { numbers: source.batches, at: source.at, onPoint: (i) => this.point(i), onPick: (i) => this.pick(i) };
+    const chart = (name, options) => {
+      const move = drawChart(this.get(name).querySelector(".plot"), { ...common, ...options });
+      this.cursors.push([move, this.get(name).querySelector(".value"), options.value]);
+    };
+    if (show("times", times.length)) {
+      const [low, high] = around(Math.min(...times), Math.max(...times));
+      this.get("key-chosen").hidden = !line;
+      this.get("key-chosen").lastElementChild.textContent = line ? `split ${shortened(this.chosen)}` : "";
+      this.get("key-limit").hidden = source.limit.every((ms) => ms == null);
+      chart("times", {
+        height: 260, low, high, ticks: timeTicks(low, high, 5),
+        lines: [
+          { values: foremost, kind: "foremost" }, { values: source.limit, kind: "limit" },
+          ...(line ? [{ values: line, kind: "chosen" }] : []), { values: source.watermark, kind: "watermark" },
+        ],
+        label: `Watermark by micro-batch: ${moment(source.watermark[0])} to ${this.watermarkAt(this.last)}.`,
+        value: (i) => this.watermarkAt(i),
+      });
+    }
+    const duration = (values, i) => span(values[i]);
+    if (show("drift", source.drift.some((ms) => ms != null))) {
+      const most = Math.max(...source.drift, ...source.maxDrift), high = (most || SECOND) * 1.08;
+      this.get("key-max").hidden = source.maxDrift.every((ms) => ms == null);
+      chart("drift", {
+        height: 190, high, ticks: durationTicks(high, 5),
+        lines: [{ values: source.drift, kind: "drift", area: true }, { values: source.maxDrift, kind: "limit" }],
+        label: `Drift by micro-batch: last ${duration(source.drift, this.last)}, at most ${span(Math.max(...source.drift))}, maxDrift ${span(source.maxDrift[this.last])}.`,
+        value: (i) => (source.ended[i] ? "at the end" : duration(source.drift, i)),
+      });
+    }
+    const count = (name, title, values, kind, more = []) => {
+      if (!show(name, values != null)) return;
+      const high = Math.max(...values, ...more.flatMap((one) => one.values), 1) * 1.08;
+      chart(name, {
+        height: 190, high, ticks: countTicks(high, 5), lines: [{ values, kind, area: true }, ...more],
+        label: `${title} by micro-batch: last ${whole(values[this.last])}, at most ${whole(Math.max(...values))}.`,
+        value: (i) => whole(values[i]),
+      });
+    };
+    count("behind", "Rows behind", source.behind, "behind");
+    count("rows", "Rows read", source.rows, "rows");
+    count("state", "Rows in state", source.state, "state");
+    count("late", "Late rows", source.late, "late");
+    this.get("step").textContent = source.step > 1 ? `Each point is ${source.step} micro-batches: the largest drift, backlog and state of them, and the last of all else.` : "";
+    this.point(null);
+  }
+
+  watermarkAt(i) { return this.source.ended[i] ? "at the end" : moment(this.source.watermark[i]); }
+
+  /** Show another micro-batch in the charts while the pointer is there: only cursors and values change. */
+  point(i) {
+    const at = i ?? this.index;
+    for (const [move, output, value] of this.cursors) {
+      move(at);
+      output.textContent = value(at);
+    }
+    this.get("charts-at").textContent = `Micro-batch ${whole(this.source.batches[at])}, planned ${moment(this.source.at[at])}`;
+  }
+
+  /** All charts as one table, for who cannot see them: filled when it is opened. */
+  drawTable() {
+    if (!this.get("batches").open) return;
+    const { source } = this;
+    const columns = [
+      ["Micro-batch", (i) => whole(source.batches[i])], ["Planned (UTC)", (i) => moment(source.at[i]).replace(" UTC", "")], ["Watermark (UTC)", (i) => this.watermarkAt(i).replace(" UTC", "")],
+      ["Held by", (i) => named(...source.held[i])], ["Drift", (i) => span(source.drift[i])], ["Rows behind", (i) => whole(source.behind[i])],
+      ...(source.rows ? [["Rows read", (i) => whole(source.rows[i])]] : []), ...(source.state ? [["Rows in state", (i) => whole(source.state[i])]] : []), ["Late rows", (i) => whole(source.late[i])],
+    ];
+    const head = html("tr", {}, ...columns.map(([title]) => html("th", { scope: "col" }, title)));
+    const rows = RANGE(source.batches.length).reverse().map((i) => html("tr", {}, ...columns.map(([, text]) => html("td", {}, text(i)))));
+    this.get("rows-table").replaceChildren(html("thead", {}, head), html("tbody", {}, ...rows));
+  }
+}
+
+const around = (low, high) => {
+  const width = Math.max(high - low, SECOND);
+  return [low - 0.05 * width, high + 0.05 * width];
+};
+const views = [];
+const main = document.querySelector("main");
+
+function draw() {
+  document.title = data.title;
+  document.querySelector("h1").textContent = data.title;
+  document.getElementById("note").textContent = data.note ?? "";
+  document.getElementById("advice").replaceChildren(...data.advice.map(([option, advice]) => html("li", {}, html("strong", {}, option), `: ${advice}`)));
+  while (views.length > data.sources.length) views.pop().root.remove();
+  data.sources.forEach((source, place) => {
+    if (!views[place]) {
+      views.push(new SourceView(place));
+      main.append(views[place].root);
+    }
+    views[place].update(source, data.sources.length);
+  });
+  document.documentElement.dataset.drawn = String(data.version ?? "static");
+  asOf(data.asOf);
+}
+
+function asOf(ms) {
+  const { batches, at } = data.sources[0] ?? {};
+  const range = batches?.length ? `${batches.length > 1 ? `Micro-batches ${whole(batches[0])} to ${whole(batches.at(-1))}, planned ${moment(at[0])} to` : `Micro-batch ${whole(batches[0])}, planned`} ${moment(at.at(-1))}${data.committed ? "" : "; the last is not committed"}. ` : "";
+  document.getElementById("as-of").textContent = `${range}As of ${moment(ms)}.`;
+}
+
+let width = 0;
+new ResizeObserver(() => {
+  if (main.clientWidth !== width) {
+    width = main.clientWidth;
+    views.forEach((view) => view.draw());
+  }
+}).observe(main);
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.matches?.("input[type=search], select") && views.length) {
+    event.preventDefault();
+    views[0].get("search").focus();
+  }
+});
+draw();
+
+if (document.documentElement.dataset.events) {
+  const live = document.getElementById("live");
+  const say = (text, state) => ((live.textContent = text), (live.dataset.state = state));
+  const events = new EventSource(`${document.documentElement.dataset.events}?seen=${data.version}`);
+  say("Live", "live");
+  events.addEventListener("open", () => say("Live", "live"));
+  events.addEventListener("error", () => say("Not connected: what is shown is of then", "lost"));
+  events.addEventListener("alive", (event) => asOf(+event.data));
+  events.addEventListener("state", (event) => {
+    data = JSON.parse(event.data);
+    draw();
+  });
+  addEventListener("pagehide", () => events.close());
+}

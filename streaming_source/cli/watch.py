@@ -1,0 +1,42 @@
+"""The command `watch`: the page of a checkpoint, live."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+__all__ = ["watch_query"]
+
+
+def watch_query(
+    checkpoint: Annotated[
+        str, typer.Argument(help="The query's checkpointLocation: a path, or s3://... It need not be there yet.")
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port of 127.0.0.1 that the page is at; 0 for any that is free.")
+    ] = 8400,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds from one look at the checkpoint to the next.")
+    ] = 1.0,
+) -> None:
+    """Serve the page of `report`, live: it changes in the browser as the query goes on, until Ctrl-C.
+
+    The query may run or not, and may start later: its checkpoint is enough, and Spark is not started. Nothing is
+    written. Only this machine reaches the page, at http://127.0.0.1:8400/; from another one: ssh -L
+    8400:127.0.0.1:8400 MACHINE. The exit code is 2 if the port is taken.
+    """
+    # Here and not above: no other command serves.
+    from streaming_source.monitoring.watch import CheckpointWatch
+    from streaming_source.monitoring.watch_server import WatchServer
+
+    server = WatchServer(CheckpointWatch(checkpoint, interval), port)
+    try:
+        server.start()
+        typer.echo(f"{checkpoint} is shown at {server.url} until Ctrl-C")
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.close()

@@ -1,0 +1,175 @@
+"""Serves the page of a checkpoint on loopback, and server-sent events when it changes: read-only, for a browser here.
+
+Only 127.0.0.1 is listened on. A page of another site cannot read it: a request must name this host (a name that an
+attacker lets point here is refused), and no header lets other origins read an answer. Every process on this host can.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+import threading
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from alignment.exceptions import InvalidArgumentError
+from streaming_source.monitoring.html_page import live_page
+from streaming_source.monitoring.watch import CheckpointWatch
+
+__all__ = ["WatchServer"]
+
+_LOOPBACK: Final = "127.0.0.1"
+_HOST: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+"""With any port: the browser may come through a tunnel."""
+_ALIVE_S: Final = 5.0
+_REQUEST_S: Final = 10.0
+_MAX_CONNECTIONS: Final = 64
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class WatchServer:
+    """The page of a `CheckpointWatch` at a port of this host, 0 for any, from `start` to `close`.
+
+    An `InvalidArgumentError` if the port is taken or not for this user.
+    """
+
+    def __init__(self, watch: CheckpointWatch, port: int = 0) -> None:
+        self._watch = watch
+        try:
+            self._server = _Server((_LOOPBACK, port), watch)
+        except OSError as error:
+            why = "another program listens there" if error.errno == errno.EADDRINUSE else str(error.strerror)
+            raise InvalidArgumentError(f"--port {port}: {why}; give another port, or 0 for any that is free") from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="watch-server", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{_LOOPBACK}:{self._server.server_address[1]}/"
+
+    def start(self) -> None:
+        """Answer from now on, and look at the checkpoint."""
+        self._watch.start()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all connections and threads."""
+        self._watch.close()
+        if self._thread.ident is not None:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.cut()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    block_on_close = True
+
+    def __init__(self, where: tuple[str, int], watch: CheckpointWatch) -> None:
+        self.watch = watch
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        super().__init__(where, _Request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            is_full = len(self._connections) >= _MAX_CONNECTIONS
+            if not is_full:
+                self._connections.add(request)
+        if is_full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def cut(self) -> None:
+        """Wake every thread that waits for its client."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone, or sends what is no request: of no interest to who watches."""
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _REQUEST_S
+    server_version = "streaming-source"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        hosts = self.headers.get_all("Host") or []
+        if len(hosts) != 1 or _HOST.fullmatch(hosts[0]) is None:
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this host is reached as 127.0.0.1 or localhost only")
+            return
+        where = urlsplit(self.path)
+        if where.path == "/":
+            snapshot = self.server.watch.latest
+            self._answer("text/html; charset=utf-8", live_page(snapshot.data, snapshot.plain, "events"))
+        elif where.path == "/events" and self.command == "GET":
+            seen = self.headers.get("Last-Event-ID") or next(iter(parse_qs(where.query).get("seen", [])), None)
+            self._send_events(seen)
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there are / and /events")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _only_reads(self) -> None:
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "nothing can be changed here", {"Allow": "GET, HEAD"})
+
+    do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _only_reads  # noqa: N815
+
+    def _send_events(self, seen: str | None) -> None:
+        watch = self.server.watch
+        self._head(HTTPStatus.OK, {"Content-Type": "text/event-stream; charset=utf-8"})
+        while not watch.is_closed:
+            snapshot = watch.wait(seen, _ALIVE_S)
+            if snapshot is not None:
+                seen = snapshot.version
+                self._write(f"id: {seen}\nevent: state\ndata: {snapshot.to_json()}\n\n")
+            elif not watch.is_closed:
+                self._write(f"event: alive\ndata: {watch.looked_at_ms}\n\n")
+
+    def _answer(
+        self, kind: str, text: str, status: HTTPStatus = HTTPStatus.OK, more: dict[str, str] | None = None
+    ) -> None:
+        body = text.encode()
+        self._head(status, {"Content-Type": kind, "Content-Length": str(len(body)), **(more or {})})
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _refuse(self, status: HTTPStatus, why: str, more: dict[str, str] | None = None) -> None:
+        self._answer("text/plain; charset=utf-8", f"{status.value} {status.phrase}: {why}\n", status, more)
+
+    def _head(self, status: HTTPStatus, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _write(self, text: str) -> None:
+        self.wfile.write(text.encode())
+        self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""

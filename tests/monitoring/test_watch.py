@@ -1,0 +1,331 @@
+"""`streaming-source watch`: it follows a checkpoint through all that can become of it, and lets only this host read."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from alignment.exceptions import InvalidArgumentError
+from streaming_source.cli.main import app
+from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch, OffsetLog
+from streaming_source.monitoring.watch import CheckpointWatch, Snapshot
+from streaming_source.monitoring.watch_server import WatchServer
+from tests.monitoring.pages import data_of
+from tests.monitoring.situations import Situation, at, records
+
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Iterator[Situation]:
+    found = Situation(tmp_path, {"a": records([0]), "b": records([10])})
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[CheckpointWatch]:
+    found = CheckpointWatch(str(tmp_path / "checkpoint"), interval_s=0.02)
+    yield found
+    found.close()
+
+
+def go_on(query: Situation, second: int) -> None:
+    query.clock.advance("1 second")
+    for split in ("a", "b"):
+        query.source.go_on(split, at(second))
+    query.run()
+
+
+def after(watch: CheckpointWatch, seen: Snapshot) -> Snapshot:
+    found = watch.wait(seen.version, PATIENCE_S)
+    assert found is not None, "nothing has changed"
+    return found
+
+
+def shown(watch: CheckpointWatch, what: str) -> Snapshot:
+    """The first state whose note or sentence has these words."""
+    seen, until = watch.latest, time.monotonic() + PATIENCE_S
+    while what not in " ".join([seen.data["note"], *(source["why"] for source in seen.data["sources"])]):
+        assert time.monotonic() < until, seen.data["note"]
+        seen = watch.wait(seen.version, 1.0) or seen
+    return seen
+
+
+def test_it_waits_for_a_checkpoint_follows_it_and_reports_that_it_is_gone(query: Situation, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.move(checkpoint, tmp_path / "later")
+    watch = CheckpointWatch(str(checkpoint), interval_s=0.02)
+    watch.start()
+    try:
+        assert "is not there yet" in watch.latest.data["note"]
+        shutil.move(tmp_path / "later", checkpoint)
+        shown(watch, "no source of this library")
+        query.run()
+        seen = shown(watch, "watermark")
+        assert seen.data["sources"][0]["splits"]["id"] == ["a", "b"]
+        go_on(query, 20)
+        until = time.monotonic() + PATIENCE_S
+        while len(seen.data["sources"][0]["batches"]) < len(OffsetLog(str(checkpoint)).batches()):
+            assert time.monotonic() < until
+            seen = after(watch, seen)
+        assert seen.data["sources"][0]["batches"] == OffsetLog(str(checkpoint)).batches()
+        shutil.rmtree(checkpoint)
+        shown(watch, "is not there any more")
+    finally:
+        watch.close()
+
+
+def test_a_query_that_starts_anew_on_the_checkpoint_is_followed_from_its_begin(tmp_path: Path) -> None:
+    first = Situation(tmp_path / "1", {"old": records([0])}).run()
+    go_on_s = iter(range(1, 100))
+    first.let_pass(3, lambda: first.source.go_on("old", at(next(go_on_s))))
+    second = Situation(tmp_path / "2", {"new": records([500])}).run()
+    for query in (first, second):
+        query.close()
+        # Files may be as old and as long as those before: what differs is the id of the query.
+        (query.folder / "checkpoint" / "metadata").write_text(json.dumps({"id": query.folder.name}))
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(tmp_path / "1" / "checkpoint", checkpoint)
+    watch = CheckpointWatch(str(checkpoint))
+    before = watch.latest.data["sources"][0]
+    assert (before["splits"]["id"], len(before["batches"])) == (["old"], 4)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "2" / "checkpoint", checkpoint)
+    watch.look()
+    now = watch.latest.data["sources"][0]
+    assert (now["splits"]["id"], now["batches"]) == (["new"], [0])
+
+
+def test_micro_batches_that_spark_has_removed_stay_on_the_page(query: Situation, watch: CheckpointWatch) -> None:
+    for second in range(3):
+        go_on(query, 20 + second)
+    watch.look()
+    before = watch.latest.data["sources"][0]["batches"]
+    for folder in ("offsets", "commits"):
+        (query.folder / "checkpoint" / folder / "0").unlink()
+    go_on(query, 30)
+    watch.look()
+    assert watch.latest.data["sources"][0]["batches"] == [*before, before[-1] + 1]
+
+
+def test_no_file_is_read_twice(query: Situation, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    original = OffsetLog.read
+
+    def counted(log: OffsetLog, batch: int) -> Any:
+        read.append(batch)
+        return original(log, batch)
+
+    monkeypatch.setattr(OffsetLog, "read", counted)
+    path = str(query.folder / "checkpoint")
+    query.run()
+    batches = CheckpointBatches(path)
+    for second in range(5):
+        go_on(query, 20 + second)
+        assert batches.read() == MicroBatch.of_checkpoint(path)
+        read.clear()
+        assert batches.read() == batches.read()
+        assert read == []
+    # The commit of a micro-batch changes it, and none before it.
+    last = OffsetLog(path).batches()[-1]
+    (query.folder / "checkpoint" / "commits" / str(last)).unlink()
+    assert not batches.read()[-1].is_committed
+    assert read == [last]
+
+
+def test_damage_is_shown_and_is_over_when_the_file_is_whole(query: Situation, watch: CheckpointWatch) -> None:
+    query.run()
+    file = query.folder / "checkpoint" / "offsets" / "0"
+    text = file.read_text()
+    file.write_text(text[:40])
+    watch.look()
+    assert "The checkpoint cannot be read" in watch.latest.data["note"]
+    file.write_text(text)
+    watch.look()
+    assert watch.latest.data["note"] == ""
+    assert watch.latest.data["sources"]
+
+
+def test_what_is_the_same_is_the_same_version(query: Situation, watch: CheckpointWatch) -> None:
+    query.run()
+    watch.look()
+    version = watch.latest.version
+    for _ in range(3):
+        watch.look()
+    assert watch.latest.version == version
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(query: Situation, watch: CheckpointWatch) -> Iterator[WatchServer]:
+    query.run()
+    watch.look()
+    threads = threading.active_count()
+    found = WatchServer(watch)
+    found.start()
+    yield found
+    found.close()
+    assert threading.active_count() == threads
+
+
+def port_of(server: WatchServer) -> int:
+    return int(server.url.split(":")[2].strip("/"))
+
+
+def answer(server: WatchServer, method: str = "GET", path: str = "/", **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE_S)
+    connection.putrequest(method, path, skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name.replace("_", "-"), value)
+    connection.endheaders()
+    return connection.getresponse()
+
+
+def test_the_page_is_served_with_the_state_and_may_connect_to_its_server_alone(server: WatchServer) -> None:
+    with urllib.request.urlopen(server.url, timeout=PATIENCE_S) as response:
+        page, headers = response.read().decode(), response.headers
+    assert data_of(page)["sources"][0]["splits"]["id"] == ["a", "b"]
+    assert 'data-events="events"' in page
+    policy = page.split('Content-Security-Policy" content="')[1].split('"')[0]
+    assert "connect-src 'self'" in policy
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert not any(name.lower().startswith("access-control") for name in headers)
+
+
+def test_events_come_when_the_checkpoint_changes_and_bring_the_new_state(server: WatchServer, query: Situation) -> None:
+    with urllib.request.urlopen(f"{server.url}events", timeout=PATIENCE_S) as events:
+        assert events.headers["Content-Type"].startswith("text/event-stream")
+        first = next_state(events)
+        go_on(query, 20)
+        while len((found := next_state(events))["sources"][0]["batches"]) < 2:
+            pass
+        assert found["version"] != first["version"]
+        assert found["sources"][0]["batches"] == [0, 1]
+
+
+def test_who_comes_back_gets_only_what_is_new(server: WatchServer, watch: CheckpointWatch) -> None:
+    seen = watch.latest.version
+    response = answer(server, path="/events", Last_Event_ID=seen)
+    line = response.readline().decode()
+    assert line == "event: alive\n" or seen not in line
+
+
+def next_state(events: Any) -> dict[str, Any]:
+    kind = ""
+    for line in events:
+        text = line.decode().strip()
+        if text.startswith("event: "):
+            kind = text.removeprefix("event: ")
+        if text.startswith("data: ") and kind == "state":
+            return dict(json.loads(text.removeprefix("data: ")))
+    raise AssertionError("the events have ended")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8400", "127.0.0.1.evil.example", "localhost@evil.example", "", "0.0.0.0"]
+)
+def test_a_request_under_another_name_is_refused(server: WatchServer, host: str) -> None:
+    response = answer(server, Host=host)
+    assert response.status == 421
+    assert b"splits" not in response.read()
+    assert answer(server, path="/events", Host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "LOCALHOST:8400"])
+def test_through_a_tunnel_any_port_will_do(server: WatchServer, host: str) -> None:
+    assert answer(server, Host=host).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(server: WatchServer, method: str) -> None:
+    response = answer(server, method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_other_paths_are_not_there_and_head_has_no_body(server: WatchServer) -> None:
+    assert answer(server, path="/../../etc/passwd").status == 404
+    assert answer(server, path="/checkpoint").status == 404
+    head = answer(server, "HEAD")
+    assert head.status == 200
+    assert int(head.headers["Content-Length"]) > 10_000
+    assert head.read() == b""
+
+
+def test_it_listens_on_loopback_alone(server: WatchServer) -> None:
+    host = socket.gethostbyname(socket.gethostname())
+    if host.startswith("127."):
+        pytest.skip("this machine has no address but loopback")
+    with pytest.raises(ConnectionRefusedError), socket.create_connection((host, port_of(server)), timeout=1):
+        pass
+
+
+def test_a_port_that_is_taken_is_refused_with_the_fix(server: WatchServer, watch: CheckpointWatch) -> None:
+    with pytest.raises(InvalidArgumentError, match="another program listens there; give another port, or 0"):
+        WatchServer(watch, port_of(server))
+
+
+def test_close_ends_clients_that_wait_and_those_that_send_nothing(query: Situation, watch: CheckpointWatch) -> None:
+    query.run()
+    threads = threading.active_count()
+    server = WatchServer(watch)
+    server.start()
+    silent = socket.create_connection(("127.0.0.1", port_of(server)))
+    events = urllib.request.urlopen(f"{server.url}events", timeout=PATIENCE_S)
+    begun = time.monotonic()
+    server.close()
+    assert time.monotonic() - begun < 5
+    assert threading.active_count() == threads
+    events.read()
+    silent.close()
+    events.close()
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_serves_until_ctrl_c_and_ends_without_a_word(query: Situation) -> None:
+    query.run()
+    program = "from streaming_source.cli import main; main()"
+    command = [sys.executable, "-u", "-c", program, "watch", str(query.folder / "checkpoint"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        url = line.split(" is shown at ")[1].split()[0]
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+            assert data_of(response.read().decode())["sources"]
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=PATIENCE_S)
+    assert (running.returncode, out, err) == (0, "", "")
+
+
+def test_the_help_has_the_address_and_the_way_from_another_machine() -> None:
+    text = " ".join(CliRunner().invoke(app, ["watch", "--help"]).output.split())
+    for words in ("127.0.0.1:8400", "ssh -L", "until Ctrl-C", "It need not be there yet", "--port", "--interval"):
+        assert words in text, words
+
+
+def test_the_command_refuses_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(app, ["watch", str(tmp_path), "--port", port])
+    assert done.exit_code == 2
+    assert f"--port {port}: another program listens there; give another port" in " ".join(done.stderr.split())
