@@ -18,7 +18,7 @@ class NaiveSplit:
     """One split: every record that it has had so far, one entry each."""
 
     times: list[int] = field(default_factory=list)
-    # What is told ahead of reading: the record's block (position of its first record), and that block's minimum.
+    # What is known ahead of reading: the record's block (position of its first record), and that block's minimum.
     block: list[float] = field(default_factory=list)
     floor: list[int] = field(default_factory=list)
     position: int = 0

@@ -1,4 +1,4 @@
-"""The reactive planner once more: it keeps all that was ever told, and works everything out anew for each plan."""
+"""The reactive planner once more: it keeps all reports, and works everything out anew for each plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus
 
 
 @dataclass
-class ToldSplit:
+class ReportedSplit:
     """One split: what the table says of it, and what was handed out and reported since it was taken up, in order."""
 
     position: int
@@ -26,7 +26,7 @@ class ToldSplit:
     covered: set[int] = field(default_factory=set)
     # Late records that are in no plan yet, as of then; and how many of the others are in one.
     carried: int = 0
-    told: int = 0
+    reported_late: int = 0
     end: int = 0
     idle: bool = False
     complete: bool = False
@@ -45,7 +45,7 @@ class ToldSplit:
 
     def fresh_late(self) -> int:
         """Late records of all ranges of which nothing had been reported before, but those that are in a plan."""
-        covered, late = set(self.covered), self.carried - self.told
+        covered, late = set(self.covered), self.carried - self.reported_late
         for entry in self.story:
             if isinstance(entry, RangeReport):
                 positions = set(range(entry.start, entry.stop))
@@ -94,7 +94,7 @@ class NaiveReactivePlan:
 
 
 def naive_reactive_plan(
-    splits: dict[str, ToldSplit],
+    splits: dict[str, ReportedSplit],
     announced: int,
     rules: PlanningRules,
     *,

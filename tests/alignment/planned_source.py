@@ -21,7 +21,7 @@ CACHED_TIMES = 7
 
 @dataclass(frozen=True)
 class Block:
-    """Records of one block, and how much looser than they are its bounds are told."""
+    """Records of one block, and how much looser than they its indexed bounds are."""
 
     times: tuple[int, ...]
     below: int = 0
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass
 class SplitLog:
-    """What a test knows of a split beyond what a planner is told."""
+    """What a test knows of a split beyond what a planner knows."""
 
     blocks: list[Block] = field(default_factory=list)
     # Records at or below these were older than what was announced when the split joined or came back.
@@ -58,7 +58,7 @@ class PlannedSource:
         self.rules = rules
         self.naive: dict[str, NaiveSplit] = {}
         self.logs: dict[str, SplitLog] = {}
-        self.told_from: dict[str, int] = {}
+        self.indexed_from: dict[str, int] = {}
         self.index = self._new_index()
         self.combined = MIN_WATERMARK
         self.statuses: dict[str, SplitStatus] = {}
@@ -85,11 +85,11 @@ class PlannedSource:
             split.block += [begin] * len(block.times)
             split.floor += [block.low] * len(block.times)
             log.blocks.append(block)
-            self._tell(self.index, split_id, block, 0)
+            self._index_block(self.index, split_id, block, 0)
 
     def restart(self) -> None:
         """Build the index anew from the positions, as a source does that starts from an offset."""
-        self.told_from = {split_id: split.position for split_id, split in self.naive.items()}
+        self.indexed_from = {split_id: split.position for split_id, split in self.naive.items()}
         self.index = self._index(sorted(self.naive))
         for split in self.naive.values():
             position = split.position
@@ -106,7 +106,7 @@ class PlannedSource:
         self.index.remove(gone)
         for split_id in gone:
             del self.naive[split_id], self.logs[split_id], self.statuses[split_id]
-            self.told_from.pop(split_id, None)
+            self.indexed_from.pop(split_id, None)
 
     # ---- planning -------------------------------------------------------------------------------------------------
 
@@ -160,17 +160,17 @@ class PlannedSource:
         """What a source tells that starts from the positions of the last restart."""
         index = self._new_index()
         for split_id in order:
-            start = self.told_from.get(split_id, 0)
+            start = self.indexed_from.get(split_id, 0)
             index.add_split(split_id, start)
             begin = 0
             for block in self.logs[split_id].blocks:
                 rest = min(len(block.times), begin + len(block.times) - start)
                 if rest > 0:
-                    self._tell(index, split_id, block, len(block.times) - rest)
+                    self._index_block(index, split_id, block, len(block.times) - rest)
                 begin += len(block.times)
         return index
 
-    def _tell(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
+    def _index_block(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
         """Tell a block without its first records."""
         index.append(split_id, len(block.times) - start, block.low, block.high)
 
@@ -202,7 +202,7 @@ class PlannedSource:
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:
         ids = plan.after.split_ids
-        told = {
+        planned = {
             "ends": dict(zip(ids, plan.after.positions.tolist(), strict=True)),
             "watermarks": dict(zip(ids, plan.after.watermarks.tolist(), strict=True)),
             "statuses": dict(zip(ids, map(SplitStatus, plan.after.statuses.tolist()), strict=True)),
@@ -211,7 +211,7 @@ class PlannedSource:
             "bound": plan.bound_us,
             "limited_by": plan.limited_by,
         }
-        assert told == {name: getattr(expected, name) for name in told}
+        assert planned == {name: getattr(expected, name) for name in planned}
 
     def _check(self, before: SplitTable, plan: MicroBatchPlan, expected: NaivePlan, max_rows: int | None) -> None:
         """What must hold of every micro-batch, whatever planned it."""

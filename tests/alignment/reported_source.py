@@ -15,7 +15,7 @@ from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitT
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from tests.alignment.naive_reactive import NaiveReactivePlan, ToldSplit, naive_reactive_plan
+from tests.alignment.naive_reactive import NaiveReactivePlan, ReportedSplit, naive_reactive_plan
 
 
 @dataclass
@@ -41,7 +41,7 @@ class ReportedSource:
         self.rules, self.first_rows, self.growth = rules, first_rows, growth
         self.planner = ReactivePlanner(rules, first_rows=first_rows, growth=growth)
         self.logs: dict[str, Log] = {}
-        self.splits: dict[str, ToldSplit] = {}
+        self.splits: dict[str, ReportedSplit] = {}
         self.statuses: dict[str, SplitStatus] = {}
         self.combined = MIN_WATERMARK
         self.no_more_splits = self.draining = False
@@ -56,7 +56,7 @@ class ReportedSource:
         log.times += times
         log.complete |= complete
         log.excused = max(log.excused, self.combined)
-        self.splits[split_id] = ToldSplit(0)
+        self.splits[split_id] = ReportedSplit(0)
         self.statuses[split_id] = SplitStatus.ACTIVE
 
     def append(self, split_id: str, times: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class ReportedSource:
         self.planner = ReactivePlanner(self.rules, first_rows=self.first_rows, growth=self.growth)
         self.planner.splits.rewind(self.table())
         for split in self.splits.values():
-            split.story, split.covered, split.carried, split.told = [], set(), 0, 0
+            split.story, split.covered, split.carried, split.reported_late = [], set(), 0, 0
 
     def rewind(self, back: int) -> None:
         """To the state `back` plans ago; splits that joined since are to be found again."""
@@ -89,12 +89,12 @@ class ReportedSource:
         before, self.splits, self.statuses = self.splits, {}, {}
         self.combined = state.combined
         for split_id, (position, watermark, status) in state.splits.items():
-            split = self.splits[split_id] = ToldSplit(position, watermark)
+            split = self.splits[split_id] = ReportedSplit(position, watermark)
             self.statuses[split_id] = status
             if split_id in before:
                 was = before[split_id]
-                told = [r for r in was.story if isinstance(r, RangeReport)]
-                covered = was.covered.union(*(range(r.start, r.stop) for r in told))
+                reports = [r for r in was.story if isinstance(r, RangeReport)]
+                covered = was.covered.union(*(range(r.start, r.stop) for r in reports))
                 split.covered = {i for i in covered if i < position}
                 split.carried = was.fresh_late() if position >= was.position else 0
         self.planner.splits.rewind(self.table())
@@ -106,7 +106,7 @@ class ReportedSource:
         self.planner.splits.check_invariants()
         split = self.splits.get(report.split_id)
         if split is None or report.stop > split.position:
-            assert not changed, "a report of what nobody was told to read"
+            assert not changed, "a report of a range that was not planned"
             return False
         again = self.planner.splits.report(report)
         assert not again, "a report that was taken in changed something once more"
@@ -172,8 +172,8 @@ class ReportedSource:
         late = plan.late.tolist()
         for slot, split_id in enumerate(ids):
             split = self.splits[split_id]
-            assert late[slot] == split.fresh_late(), "late records are told twice, or not at all"
-            split.told += late[slot]
+            assert late[slot] == split.fresh_late(), "late records are reported twice, or not at all"
+            split.reported_late += late[slot]
             end = int(plan.after.positions[slot])
             if end > split.position:
                 self._read(split_id, split.position, end, pieces)

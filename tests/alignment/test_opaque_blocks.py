@@ -1,4 +1,4 @@
-"""Blocks that are asked: the same cuts as of plain lists, no question twice, and nothing on time is ever late."""
+"""Opaque blocks: the same cuts as of plain lists, no query twice, and nothing on time is ever late."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.examples import examples
 Log = dict[str, list[int]]
 
 
-class Asked:
-    """Known records of some splits, told as asked blocks of given sizes, and a list of the questions."""
+class Owner:
+    """The owner of some splits: their records, indexed as opaque blocks of given sizes, and a list of the queries."""
 
     def __init__(self, times: Log, rows: int = 1_000) -> None:
         self.times = times
-        self.questions: list[list[tuple[str, int, int, int]]] = []
+        self.queries: list[list[tuple[str, int, int, int]]] = []
         self.index = EventTimeIndex(_nothing_to_load, locate=self.locate)
         for split_id, records in times.items():
             self.index.add_split(split_id)
@@ -39,8 +39,8 @@ class Asked:
     def locate(
         self, split_ids: Sequence[str], starts: np.ndarray, stops: np.ndarray, bound_us: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        asked = list(zip(split_ids, starts.tolist(), stops.tolist(), [bound_us] * len(split_ids), strict=True))
-        self.questions.append(asked)
+        query = list(zip(split_ids, starts.tolist(), stops.tolist(), [bound_us] * len(split_ids), strict=True))
+        self.queries.append(query)
         return located(self.times, split_ids, starts, stops, bound_us)
 
     def start(self) -> np.ndarray:
@@ -75,12 +75,10 @@ LOGS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 20), min
 
 @settings(max_examples=examples(300), deadline=None)
 @given(data=st.data(), times=LOGS, rows=st.integers(1, 12))
-def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
-    data: st.DataObject, times: Log, rows: int
-) -> None:
-    asked = Asked(times, rows)
-    index, positions = asked.index, asked.start()
-    told = n_blocks(index)
+def test_cuts_are_those_of_plain_lists_and_no_query_is_made_twice(data: st.DataObject, times: Log, rows: int) -> None:
+    owner = Owner(times, rows)
+    index, positions = owner.index, owner.start()
+    before = n_blocks(index)
     for _ in range(data.draw(st.integers(1, 6))):
         bound = data.draw(st.integers(-1, 21))
         logs = [times[i][p:] for i, p in zip(index.split_ids, positions.tolist(), strict=True)]
@@ -96,17 +94,17 @@ def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
             assert time == (times[i][p] if p < len(times[i]) else NO_TIMESTAMP)
         seen = index.maximum_times(positions, cut)
         assert (seen <= bound).all()
-        n = len(asked.questions)
+        n = len(owner.queries)
         assert index.cut(positions, bound).tolist() == cut.tolist()
         assert index.nearest_time(positions) == min((log[0] for log in logs if log), default=MAX_WATERMARK)
-        assert len(asked.questions) == n, "asked once more"
+        assert len(owner.queries) == n, "one more query"
         if data.draw(st.booleans()):
             positions = cut
         if data.draw(st.booleans()):
             index.forget_before(positions)
-    every = [question for step in asked.questions for question in step]
+    every = [query for step in owner.queries for query in step]
     assert len(set(every)) == len(every)
-    assert n_blocks(index) <= told + 2 * len(every)
+    assert n_blocks(index) <= before + 2 * len(every)
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -114,8 +112,8 @@ def test_cuts_are_those_of_plain_lists_and_no_question_is_asked_twice(
 def test_a_limit_on_rows_is_kept_and_something_is_admitted(
     data: st.DataObject, times: Log, rows: int, max_rows: int
 ) -> None:
-    asked = Asked(times, rows)
-    index, positions = asked.index, asked.start()
+    owner = Owner(times, rows)
+    index, positions = owner.index, owner.start()
     total = sum(map(len, times.values()))
     while (left := total - int(positions.sum())) > 0:
         logs = [times[i][p:] for i, p in zip(index.split_ids, positions.tolist(), strict=True)]
@@ -138,69 +136,69 @@ def test_a_limit_on_rows_is_kept_and_something_is_admitted(
             index.forget_before(positions)
 
 
-def test_all_splits_are_asked_in_one_question() -> None:
-    asked = Asked({f"s{i:03}": list(range(100)) for i in range(50)})
-    assert (asked.index.cut(asked.start(), 41) == 42).all()
-    assert [len(question) for question in asked.questions] == [50]
-    assert (asked.index.next_times(np.full(50, 42)) == 42).all()
-    # What is earlier than a next record that is known needs no question.
-    assert (asked.index.cut(np.full(50, 42), 41) == 42).all()
-    assert len(asked.questions) == 1
+def test_one_query_is_of_all_splits() -> None:
+    owner = Owner({f"s{i:03}": list(range(100)) for i in range(50)})
+    assert (owner.index.cut(owner.start(), 41) == 42).all()
+    assert [len(query) for query in owner.queries] == [50]
+    assert (owner.index.next_times(np.full(50, 42)) == 42).all()
+    # What is earlier than a next record that is known needs no query.
+    assert (owner.index.cut(np.full(50, 42), 41) == 42).all()
+    assert len(owner.queries) == 1
 
 
 def test_a_search_among_even_records_takes_few_questions() -> None:
-    asked = Asked({name: [1_000 * i + k for i in range(50_000)] for k, name in enumerate("abcd")}, rows=1_000_000)
-    positions = asked.start()
+    owner = Owner({name: [1_000 * i + k for i in range(50_000)] for k, name in enumerate("abcd")}, rows=1_000_000)
+    positions = owner.start()
     for batches in range(1, 101):
-        _, positions = asked.index.cut_rows(positions, MAX_WATERMARK, 4_000)
-        asked.index.forget_before(positions)
+        _, positions = owner.index.cut_rows(positions, MAX_WATERMARK, 4_000)
+        owner.index.forget_before(positions)
         if positions.sum() == 200_000:
             break
         # The first one asks for the first records, too.
-        assert len(asked.questions) <= 2 + 2 * batches
+        assert len(owner.queries) <= 2 + 2 * batches
     else:
         pytest.fail("each of 100 micro-batches was less than half full")
 
 
 def test_a_far_future_record_does_not_lead_a_search_astray() -> None:
     year = 365 * 86_400_000_000
-    asked = Asked({"a": [1_000_000 * i if i != 3 else 40 * year for i in range(1, 2_000)], "b": [0]})
-    bound, ends = asked.index.cut_rows(asked.start(), MAX_WATERMARK, 1_500)
+    owner = Owner({"a": [1_000_000 * i if i != 3 else 40 * year for i in range(1, 2_000)], "b": [0]})
+    bound, ends = owner.index.cut_rows(owner.start(), MAX_WATERMARK, 1_500)
     assert (bound, ends.tolist()) == (40 * year - 1, [2, 1])
-    assert len(asked.questions) < 60
+    assert len(owner.queries) < 60
     positions = ends
-    bound, ends = asked.index.cut_rows(positions, MAX_WATERMARK, 1_500)
+    bound, ends = owner.index.cut_rows(positions, MAX_WATERMARK, 1_500)
     # What is behind it was behind it for good: of one event time as many as fit.
     assert (bound, ends.tolist()) == (40 * year, [2 + 1_500, 1])
 
 
 def test_behind_a_far_future_record_that_was_read_micro_batches_stay_full() -> None:
-    asked = Asked({"a": [10**9, *range(1, 10_000)]}, rows=10_000)
+    owner = Owner({"a": [10**9, *range(1, 10_000)]}, rows=10_000)
     positions = np.full(1, 100)
-    asked.index.forget_before(positions)
+    owner.index.forget_before(positions)
     for _ in range(200):
         before = int(positions[0])
         if before == 10_000:
             break
-        _, positions = asked.index.cut_rows(positions, MAX_WATERMARK, 100)
-        asked.index.forget_before(positions)
+        _, positions = owner.index.cut_rows(positions, MAX_WATERMARK, 100)
+        owner.index.forget_before(positions)
         assert int(positions[0]) - before >= min(50, 10_000 - before)
     assert positions.tolist() == [10_000]
 
 
-def test_what_is_known_to_have_no_event_times_is_not_asked_about_again() -> None:
-    asked = Asked({"a": [5, *[NO_TIMESTAMP] * 9], "b": [100]})
+def test_records_that_are_known_to_have_no_event_times_are_not_queried_again() -> None:
+    owner = Owner({"a": [5, *[NO_TIMESTAMP] * 9], "b": [100]})
     positions = np.array([1, 0])
-    assert [asked.index.nearest_time(positions) for _ in range(3)] == [NO_TIMESTAMP] * 3
-    assert len(asked.questions) == 1
-    assert asked.index.cut_rows(positions, MAX_WATERMARK, 20)[1].tolist() == [10, 1]
+    assert [owner.index.nearest_time(positions) for _ in range(3)] == [NO_TIMESTAMP] * 3
+    assert len(owner.queries) == 1
+    assert owner.index.cut_rows(positions, MAX_WATERMARK, 20)[1].tolist() == [10, 1]
 
 
 def test_beside_loaded_blocks_of_the_same_split() -> None:
     times = {"a": [5, 1, 9, 2, 20, 12, 30]}
-    asked = Asked({})
-    asked.times = times
-    index = EventTimeIndex(lambda i, start, stop: np.array(times[i][start:stop]), locate=asked.locate)
+    owner = Owner({})
+    owner.times = times
+    index = EventTimeIndex(lambda i, start, stop: np.array(times[i][start:stop]), locate=owner.locate)
     index.add_split("a")
     index.append("a", 2, 1, 5)
     index.append_opaque("a", 3, 20)
@@ -216,13 +214,13 @@ def test_beside_loaded_blocks_of_the_same_split() -> None:
 
 
 @pytest.mark.parametrize(("rows", "max_us"), [(0, 5), (3, NO_TIMESTAMP)])
-def test_an_asked_block_without_a_record_is_refused(rows: int, max_us: int) -> None:
-    asked = Asked({"a": [1]})
+def test_an_opaque_block_without_a_record_is_refused(rows: int, max_us: int) -> None:
+    owner = Owner({"a": [1]})
     with pytest.raises(InvalidArgumentError, match="at least one record"):
-        asked.index.append_opaque("a", rows, max_us)
+        owner.index.append_opaque("a", rows, max_us)
 
 
-def test_an_asked_block_where_nobody_can_be_asked_is_refused() -> None:
+def test_an_opaque_block_without_an_owner_to_query_is_refused() -> None:
     index = EventTimeIndex(_nothing_to_load)
     index.add_split("a")
     with pytest.raises(InvalidArgumentError, match="locate"):
@@ -240,8 +238,8 @@ def test_an_answer_that_is_none_is_refused() -> None:
 # ---- the planner -----------------------------------------------------------------------------------------------------
 
 
-class AskedSource(PlannedSource):
-    """Tells every other block as one that is asked."""
+class OpaqueSource(PlannedSource):
+    """Indexes every other block as an opaque one."""
 
     def _new_index(self) -> EventTimeIndex:
         def load(split_id: str, start: int, stop: int) -> np.ndarray:
@@ -254,16 +252,16 @@ class AskedSource(PlannedSource):
 
         return EventTimeIndex(load, cached_times=CACHED_TIMES, locate=locate)
 
-    def _tell(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
+    def _index_block(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
         rest = block.times[start:]
-        foretold = self.rules.out_of_orderness_us is not None
-        if foretold and len(block.times) % 2 and NO_TIMESTAMP not in block.times:
+        has_bound = self.rules.out_of_orderness_us is not None
+        if has_bound and len(block.times) % 2 and NO_TIMESTAMP not in block.times:
             index.append_opaque(split_id, len(rest), max(rest))
         else:
-            super()._tell(index, split_id, block, start)
+            super()._index_block(index, split_id, block, start)
 
     def _has_one_plan(self, max_rows: int | None) -> bool:
-        # Bounds that were asked about earlier are tried first.
+        # Bounds that were queried earlier are tried first.
         return max_rows is None
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:
@@ -281,11 +279,11 @@ class AskedSource(PlannedSource):
             assert (plan.bound_us, plan.limited_by) == (expected.bound, expected.limited_by)
 
 
-class AskedWalk(SourceWalk):
-    """The walk of the planner's own test, with asked blocks."""
+class OpaqueWalk(SourceWalk):
+    """The walk of the planner's own test, with opaque blocks."""
 
-    SOURCE = AskedSource
+    SOURCE = OpaqueSource
 
 
-TestPlansOverAskedBlocks = AskedWalk.TestCase
-TestPlansOverAskedBlocks.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)
+TestPlansOverOpaqueBlocks = OpaqueWalk.TestCase
+TestPlansOverOpaqueBlocks.settings = settings(max_examples=examples(150), stateful_step_count=25, deadline=None)

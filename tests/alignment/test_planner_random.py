@@ -6,17 +6,16 @@ from typing import ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from alignment.plan import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.planned_source import Block, PlannedSource
+from tests.alignment.source_walk import BOUNDS, EXTREME, MAX_ROWS, SPLIT_IDS, Walk
 from tests.examples import examples
 
-SPLIT_IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 MODERATE = st.integers(0, 30)
-EXTREME = st.sampled_from([NO_TIMESTAMP + 1, NO_TIMESTAMP + 4, MAX_WATERMARK - 4, MAX_WATERMARK])
 NONE = st.just(NO_TIMESTAMP)
 
 
@@ -27,15 +26,13 @@ def blocks(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Block]]:
 
 
 TIMES = st.one_of(MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, EXTREME, NONE)
-BOUNDS = st.sampled_from([0, 1, 3, 8, 2**63 - 1])
 SWITCHES = {"drains_past_caught_up": st.booleans(), "bounded": st.booleans()}
 RULES = st.builds(
     PlanningRules, out_of_orderness_us=BOUNDS, max_drift_us=st.none() | BOUNDS, perfect=st.booleans(), **SWITCHES
 ) | st.builds(PlanningRules, out_of_orderness_us=st.none(), max_drift_us=st.none() | BOUNDS, **SWITCHES)
-MAX_ROWS = st.none() | st.integers(1, 12)
 
 
-class SourceWalk(RuleBasedStateMachine):
+class SourceWalk(Walk[PlannedSource]):
     """Splits join, get records, fall idle, come back, end; the source restarts; plans are made all along."""
 
     SOURCE: ClassVar[type[PlannedSource]] = PlannedSource
@@ -77,24 +74,8 @@ class SourceWalk(RuleBasedStateMachine):
             self.source.naive[split_id].complete = True
 
     @rule()
-    def no_more_splits_come(self) -> None:
-        self.source.no_more_splits = True
-
-    @rule()
-    def the_end_is_fixed(self) -> None:
-        self.source.draining = True
-
-    @rule()
     def what_was_read_is_forgotten(self) -> None:
         self.source.forget_read()
-
-    @rule()
-    def finished_splits_leave(self) -> None:
-        self.source.leave_finished()
-
-    @rule()
-    def the_source_restarts(self) -> None:
-        self.source.restart()
 
     @rule(max_rows=MAX_ROWS, group_limit=st.just(MAX_WATERMARK) | st.integers(-5, 35))
     def plan_with_limits(self, max_rows: int | None, group_limit: int) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from alignment.plan import PlanningRules
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.reported_source import ReportedSource
+from tests.alignment.source_walk import BOUNDS, EXTREME, MAX_ROWS, SPLIT_IDS, Walk
 from tests.examples import examples
 
-SPLIT_IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 MODERATE = st.integers(0, 60)
-EXTREME = st.sampled_from([NO_TIMESTAMP + 1, NO_TIMESTAMP + 4, MAX_WATERMARK - 4, MAX_WATERMARK])
 TIMES = st.lists(st.one_of(*[MODERATE] * 9, EXTREME, st.just(NO_TIMESTAMP)), min_size=1, max_size=12) | st.lists(
     MODERATE, min_size=1, max_size=20
 ).map(sorted)
-BOUNDS = st.sampled_from([0, 1, 3, 8, 2**63 - 1])
 RULES = st.builds(
     PlanningRules,
     out_of_orderness_us=BOUNDS,
@@ -26,11 +24,10 @@ RULES = st.builds(
     drains_past_caught_up=st.booleans(),
     bounded=st.booleans(),
 )
-MAX_ROWS = st.none() | st.integers(1, 12)
 PIECES = st.integers(1, 3)
 
 
-class ReportsWalk(RuleBasedStateMachine):
+class ReportsWalk(Walk[ReportedSource]):
     """Splits join, get records, idle, end; reports come late, twice or never; the planner restarts, or goes back."""
 
     @initialize(
@@ -65,18 +62,6 @@ class ReportsWalk(RuleBasedStateMachine):
             self.source.logs[split_id].complete = True
 
     @rule()
-    def no_more_splits_come(self) -> None:
-        self.source.no_more_splits = True
-
-    @rule()
-    def the_end_is_fixed(self) -> None:
-        self.source.draining = True
-
-    @rule()
-    def finished_splits_leave(self) -> None:
-        self.source.leave_finished()
-
-    @rule()
     def all_reports_arrive(self) -> None:
         self.source.deliver_all()
 
@@ -92,10 +77,6 @@ class ReportsWalk(RuleBasedStateMachine):
         if self.source.in_flight:
             self.source.in_flight.pop(which % len(self.source.in_flight))
 
-    @rule()
-    def the_planner_restarts(self) -> None:
-        self.source.restart()
-
     @rule(back=st.integers(1, 3))
     def planning_goes_back(self, back: int) -> None:
         if len(self.source.history) > back:
@@ -110,7 +91,7 @@ class ReportsWalk(RuleBasedStateMachine):
         self.source.plan(max_rows, horizon=horizon)
 
     @rule(pieces=PIECES)
-    def plan_read_and_hear(self, pieces: int) -> None:
+    def plan_read_and_report(self, pieces: int) -> None:
         self.source.plan(pieces=pieces)
         self.source.deliver_all()
 

@@ -1,4 +1,4 @@
-"""Sources of one group leave word for each other in a file."""
+"""Sources of one alignment group exchange their reports through a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock() -> Clock:
 @pytest.fixture
 def join(tmp_path: Path, clock: Clock) -> Callable[..., GroupExchange]:
     def member(group: str = "g", drift: int = 10, is_alive: Callable[[int], bool] | None = None) -> GroupExchange:
-        return GroupExchange(GroupFile(tmp_path / "meeting"), group, drift, INTERVAL_US, clock, is_alive)
+        return GroupExchange(GroupFile(tmp_path / "group"), group, drift, INTERVAL_US, clock, is_alive)
 
     return member
 
@@ -53,12 +53,12 @@ def test_each_source_learns_its_limit_from_the_others(join: Join) -> None:
     assert fast.renew() == 1_000
 
 
-def test_another_group_is_not_heard(join: Join) -> None:
+def test_the_reports_of_another_group_do_not_count(join: Join) -> None:
     join("other").report(5, 6)
     assert join("g").report(1_000, 1_001) == MAX_WATERMARK
 
 
-def test_a_source_that_leaves_holds_nobody_back(join: Join) -> None:
+def test_a_source_that_leaves_does_not_hold_the_others_back(join: Join) -> None:
     fast, slow = join(), join()
     slow.report(200, 201)
     assert fast.report(1_000, 1_001) == 210
@@ -88,7 +88,9 @@ def test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer(join: 
     assert fast.renew() == 210
 
 
-def test_who_listens_hears_at_once_and_says_the_same_again_after_an_interval(join: Join, clock: Clock) -> None:
+def test_a_source_that_reads_gets_a_new_limit_at_once_and_renews_its_report_after_an_interval(
+    join: Join, clock: Clock
+) -> None:
     fast, slow = join(), join()
     slow.report(200, 201)
     assert fast.report(1_000, 1_001) == 210
@@ -98,21 +100,21 @@ def test_who_listens_hears_at_once_and_says_the_same_again_after_an_interval(joi
     slow.report(400, 401)
     clock.now_us += INTERVAL_US
     assert fast.renew_when_due(reads=False) == 410
-    # It has said so: its lease goes on from there.
+    # It has renewed its report: its lease goes on from there.
     clock.now_us += LEASE_US - 1
     assert slow.renew() == 1_010
     clock.now_us += 1
     assert slow.renew() == MAX_WATERMARK
 
 
-def test_who_only_listens_takes_no_part_in_who_is_there(join: Join, tmp_path: Path, clock: Clock) -> None:
+def test_a_source_that_only_reads_removes_no_member(join: Join, tmp_path: Path, clock: Clock) -> None:
     fast, slow = join(), join()
     slow.report(200, 201)
     fast.report(1_000, 1_001)
     clock.now_us += LEASE_US
     fast._last_try_us = clock.now_us
     assert fast.renew_when_due(reads=True) == MAX_WATERMARK
-    with closing(sqlite3.connect(tmp_path / "meeting")) as file:
+    with closing(sqlite3.connect(tmp_path / "group")) as file:
         assert file.execute("SELECT count(*) FROM member").fetchone() == (2,)
 
 
@@ -121,17 +123,17 @@ import sys, time
 from pathlib import Path
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_file import GroupFile
-meeting = GroupExchange(GroupFile(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
-meeting.report(200, 201)
+exchange = GroupExchange(GroupFile(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
+exchange.report(200, 201)
 print("in", flush=True)
 time.sleep(600)
 """
 
 
-def test_a_process_that_is_killed_holds_nobody_back(join: Join, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_does_not_hold_the_others_back(join: Join, tmp_path: Path) -> None:
     fast = join()
     with subprocess.Popen(
-        [sys.executable, "-c", _MEMBER, str(tmp_path / "meeting")], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _MEMBER, str(tmp_path / "group")], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
@@ -159,7 +161,7 @@ def test_where_nothing_can_be_exchanged_the_last_limit_holds_for_a_lease_and_is_
     slow.report(200, 201)
     fast.report(1_000, 1_001)
     # A member that was stopped in the middle of its transaction.
-    holder = sqlite3.connect(tmp_path / "meeting", isolation_level=None)
+    holder = sqlite3.connect(tmp_path / "group", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         with caplog.at_level(logging.WARNING):

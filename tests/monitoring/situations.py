@@ -127,7 +127,7 @@ class Situation:
     def _exchange(self, name: str) -> GroupExchange:
         second, drift = SECOND, 10 * SECOND
         return GroupExchange(
-            GroupFile(self.folder / "meeting"), "pair", drift, second, self.clock.now_us, lambda _: True, name
+            GroupFile(self.folder / "group"), "pair", drift, second, self.clock.now_us, lambda _: True, name
         )
 
     def _write(self, *, committed: bool = True) -> None:

@@ -71,7 +71,7 @@ class Planned:
     def restart(self, state: SourceState[Any, Any] | None = None) -> None:
         """Stop without a word, and come back from a state: by default the last."""
         # A process that is killed says no good-bye; the group finds out by its number.
-        self._group.end(self.meeting.source_id)
+        self._group.end(self.exchange.source_id)
         self._workers.close()
         self._begin(state or self.state)
 
@@ -122,7 +122,7 @@ class Planned:
             max_delay_us=self._max_delay_us,
             in_one_query=self._in_one_query,
         )
-        self.meeting = self._group.meeting(
+        self.exchange = self._group.exchange(
             alignment.max_drift_us, alignment.update_interval_us, in_one_query=self._in_one_query
         )
         self._workers = InlineWorkers(self._group.clock)
@@ -132,7 +132,7 @@ class Planned:
             self.source.schema(),
             self._group.clock.now_us,
             workers=self._workers,
-            group=self.meeting,
+            group=self.exchange,
         )
         if self._available_now:
             self.planning.drain()
@@ -141,7 +141,7 @@ class Planned:
 
 
 class Group:
-    """Where they meet, and their clock."""
+    """Sources of one alignment group: the folder of their reports, and their clock."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
@@ -154,15 +154,15 @@ class Group:
         self.members.append(member)
         return member
 
-    def meeting(self, max_drift_us: int, interval_us: int, *, in_one_query: bool = False) -> GroupExchange:
-        place = GroupFile(self.folder / "meeting")
+    def exchange(self, max_drift_us: int, interval_us: int, *, in_one_query: bool = False) -> GroupExchange:
+        place = GroupFile(self.folder / "group")
         return GroupExchange(place, "pair", max_drift_us, interval_us, self.clock.now_us, in_one_query=in_one_query)
 
     def end(self, source_id: str) -> None:
         """What the next exchange does when a member's process is gone; here all are one process."""
-        meeting = self.meeting(0, SECOND)
-        meeting.source_id = source_id
-        meeting.leave()
+        exchange = self.exchange(0, SECOND)
+        exchange.source_id = source_id
+        exchange.leave()
 
     def plan_all(self) -> None:
         """Ask each in turn, again and again, until none has anything to do."""

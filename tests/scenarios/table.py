@@ -15,7 +15,7 @@ _PLANNER = "tests/alignment/test_planner.py"
 _STRATEGY = "tests/alignment/test_strategy.py"
 _ALIGNMENT = "tests/coordinator/test_alignment.py"
 _COORDINATOR = "tests/coordinator/test_coordinator.py"
-_MEETING = "tests/coordinator/test_group_exchange.py"
+_EXCHANGE = "tests/coordinator/test_group_exchange.py"
 _BASE = "tests/reader/test_base.py"
 _PAUSING = "tests/coordinator/test_one_client.py"
 _ORDERS = "tests/files/test_layout_orders.py"
@@ -103,8 +103,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FLINK-40505": (
         f"{_GROUPS}::test_a_source_that_starts_again_is_where_its_checkpoint_was_before_it_is_asked_for_more",
         f"{_GROUPS}::test_a_source_whose_micro_batch_takes_ten_minutes_is_not_taken_for_dead",
-        f"{_MEETING}::test_a_process_that_is_killed_holds_nobody_back",
-        f"{_MEETING}::test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer",
+        f"{_EXCHANGE}::test_a_process_that_is_killed_does_not_hold_the_others_back",
+        f"{_EXCHANGE}::test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer",
     ),
     "FLINK-37399": (f"{_GROUPS}::test_a_backlog_of_two_queries_moves_on_by_far_more_than_a_drift_an_interval",),
     "FLINK-37670": (
@@ -127,7 +127,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "FLINK-40093": (f"{_ALIGNMENT}::test_sp_06_from_active_over_paused_and_idle_and_back",),
     "FLINK-32316": (f"{_GROUPS}::test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back",),
     "FLINK-32362": (f"{_GROUPS}::test_an_exchange_that_fails_is_not_the_last_one",),
-    "FLINK-32411": (f"{_GROUPS}::test_a_planner_that_was_closed_says_nothing_more",),
+    "FLINK-32411": (f"{_GROUPS}::test_a_planner_that_was_closed_reports_no_more",),
     "FLINK-35088": (
         f"{_DRIFT}::test_what_breaks_a_rule_is_refused",
         f"{_STRATEGY}::test_what_breaks_a_rule_is_refused_at_construction_by_name",

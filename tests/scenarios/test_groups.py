@@ -147,9 +147,9 @@ def test_sources_of_one_name_do_not_speak_for_each_other(group: Group) -> None:
 class Counted:
     """How often a source has reported how far it is; with a `method`, how often it has called that one instead."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, meeting: GroupExchange, method: str | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, exchange: GroupExchange, method: str | None = None) -> None:
         self.times = 0
-        owner: Any = meeting.place if method is None else meeting
+        owner: Any = exchange.place if method is None else exchange
         name = method or "exchange"
         call: Callable[..., Any] = getattr(owner, name)
 
@@ -171,12 +171,12 @@ def test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back(
     for _ in range(5):
         source.plan()
         source.planning.rewind(first)
-    said = Counted(monkeypatch, source.meeting)
-    tried = Counted(monkeypatch, source.meeting, "renew_when_due")
+    reported = Counted(monkeypatch, source.exchange)
+    tried = Counted(monkeypatch, source.exchange, "renew_when_due")
     for _ in range(100):
         group.clock.advance("100 ms")
         source.work()
-    assert 9 <= said.times <= 10
+    assert 9 <= reported.times <= 10
     assert 90 <= tried.times <= 100
 
 
@@ -185,7 +185,7 @@ def test_an_exchange_that_fails_is_not_the_last_one(group: Group, caplog: pytest
     behind = group.source({"s": [1]})
     ahead = group.source({"a": [1, 300]})
     group.plan_all()
-    holder = sqlite3.connect(group.folder / "meeting", isolation_level=None)
+    holder = sqlite3.connect(group.folder / "group", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         with caplog.at_level(logging.WARNING):
@@ -200,21 +200,21 @@ def test_an_exchange_that_fails_is_not_the_last_one(group: Group, caplog: pytest
     assert ahead.read == [1, 300]
 
 
-def test_a_planner_that_was_closed_says_nothing_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planner_that_was_closed_reports_no_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """FLINK-32411: the thread that announced limits outlived its source."""
     source = group.source({"s": [1]})
     other = group.source({"o": [1, 300]})
     group.plan_all()
-    said = Counted(monkeypatch, source.meeting)
+    reported = Counted(monkeypatch, source.exchange)
     source.planning.host.close()
     for _ in range(100):
         group.clock.advance("100 ms")
         source.work()
-    assert said.times == 0
+    assert reported.times == 0
     source.close()
     # One that was on its way.
-    source.meeting.renew_when_due(reads=False)
-    assert said.times == 0
+    source.exchange.renew_when_due(reads=False)
+    assert reported.times == 0
     group.members.remove(source)
     group.let_pass(2)
     assert other.read == [1, 300]
