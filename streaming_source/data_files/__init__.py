@@ -10,10 +10,12 @@ has them read by `FileSplitReader`:
     enumerator    the index of event times, and ranges of what a plan admits
     split_reader  the records of ranges
     formats/      what each format knows ahead of reading, and how its rows are decoded
-    evolution     columns that a file lacks, has beside, or has in a narrower type
-    config        what a user decides of all this, whoever finds the files
-    stores        what opens a path or URI
-    faults        which errors pass, and which files the source goes on without
+    evolution     columns that a file lacks, has in addition, or has in a narrower type
+    stored_names  columns that a file has under other names than the query
+    turns         files that are splits of their own: which of them begin next
+    config        the options of reading, the same for every connector that finds files
+    stores        what opens a path or URI; renewed_store: with credentials that expire
+    faults        which errors are retried, and which files the source skips
 """
 
 __all__: list[str] = []

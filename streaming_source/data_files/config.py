@@ -1,4 +1,4 @@
-"""How the files of a source are read, whoever finds them: attributes, each with the option that sets it."""
+"""How the files of a source are read: attributes, each with the option that sets it."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ def _distinct_names(name: str, value: str) -> tuple[str, ...]:
 class ReadingConfig:
     """How files are read: their format, their columns, and which faults are tolerated.
 
-    The options describe most attributes. `format` is that of the files, with its options; `data_schema` has their
-    columns, where the format needs them, None to look into the first file. `time_zone` is that of times that are
-    written without one, None for that of the session. An `OptionError` if a value is wrong, or has no meaning together
-    with others.
+    Most attributes are described by their options. `format` is the format of the files, with its options. `data_schema`
+    are the columns of the files, for formats that do not store them; None: the first file is inspected. `time_zone` is
+    the zone of times that are written without one; None: that of the session. Raises an `OptionError` if a value is
+    wrong, or has no meaning together with the others.
     """
 
     indexing: Indexing = option_field(
         "auto",
         "indexing",
         choice(*get_args(Indexing), "off"),
-        "Event times ahead of reading: from the files' statistics, by reading the time column (`scan`), or whichever "
-        "goes (`auto`). `off` is refused: what is read next is chosen by event time.",
+        "Where event times come from ahead of reading: the files' `statistics`, the time column itself (`scan`), or "
+        "`auto`: statistics where there are any, else the column. `off` is refused: what is read next is chosen by "
+        "event time.",
     )
     format: FileFormat = field(default_factory=ParquetFormat)
     data_schema: pa.Schema | None = None
@@ -56,31 +57,32 @@ class ReadingConfig:
         None,
         "columns",
         _distinct_names,
-        "Columns to read from disk, separated by commas; the others are not there for the query.",
+        "Columns to read from disk, separated by commas; the query does not have the others.",
         "all",
     )
     ignore_missing_files: bool = option_field(
-        False, "ignoreMissingFiles", boolean, "Go on without files that were deleted before they were read."
+        False, "ignoreMissingFiles", boolean, "Skip files that were deleted before they were read."
     )
     ignore_corrupt_files: bool = option_field(
         False,
         "ignoreCorruptFiles",
         boolean,
-        "Go on without files that cannot be read, and without the rest of one that breaks in its middle.",
+        "Skip files that cannot be read, and the rest of a file that breaks in its middle.",
     )
     schema_evolution: SchemaEvolution = option_field(
         "ignore",
         "schemaEvolution",
         choice(*get_args(SchemaEvolution)),
-        "Of columns that a file has and the query has not. `ignore`: they are named in the log; `addAtRestart`: as "
-        "well, and `load` takes the columns of all files; `fail`: the query ends. What a file lacks is null.",
+        "What happens to columns that a file has and the query has not. `ignore`: the log names them; `addAtRestart`: "
+        "the same, and `load` takes the columns of all files; `fail`: the query fails. A column that a file lacks is "
+        "null.",
     )
     files_ahead: int | None = option_field(
         None,
         "filesAhead",
         integer(1),
-        "So many files a reader opens ahead of their turns, each on a thread; those of up to 4 MiB are fetched as a "
-        "whole. So it does not wait for a store. Set it for a local path that leads over a network.",
+        "How many files a reader opens ahead, each on a thread, so that it does not wait for a store; files of up to "
+        "4 MiB are fetched whole. Set it for a local path that is a network mount.",
         "16, none for local files",
     )
     time_zone: str | None = None
@@ -130,13 +132,13 @@ class ReadingConfig:
         check_plain_types(self)
 
     @property
-    def reading(self) -> FileFormat:
-        """The format, with times in text in the zone of the source."""
+    def zoned_format(self) -> FileFormat:
+        """The format, which reads times without a zone in the zone of the source."""
         return self.format.in_zone(self.time_zone or UTC)
 
     @contextmanager
     def tolerated(self) -> Iterator[None]:
-        """Log what fails inside and go on, where a file is missing or corrupt that the source goes on without."""
+        """Log, instead of raise, the error of a file that is gone or malformed, if the options skip such files."""
         try:
             yield
         except (FileGoneError, MalformedDataError) as error:

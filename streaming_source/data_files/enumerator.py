@@ -36,8 +36,8 @@ class DataFileEnumerator(
 ):
     """Indexes the data files of its splits, and cuts what a plan admits of them into ranges.
 
-    A subclass finds the files: it gives each as a `DataFile`, has it described where its blocks are not known, and lets
-    it follow in its split with `_add_log`.
+    A subclass finds the files. It makes a `DataFile` of each, calls `_describe` where the file's blocks are not known,
+    and appends the file to its split with `_append_file`.
     """
 
     def __init__(
@@ -47,45 +47,45 @@ class DataFileEnumerator(
         self._filesystem = filesystem
         self._retries = StoreRetries()
         self._logs: dict[str, FileLog] = {}
-        # Of the splits that the last state finished: their ranges are planned next.
-        self._left: dict[str, FileLog] = {}
+        # Of the splits that the last state finished: their last ranges are cut after that.
+        self._finished_logs: dict[str, FileLog] = {}
         self._config = config
-        self._reading = config.reading
+        self._format = config.zoned_format
         self._scanning: AbstractContextManager[Any] = nullcontext()
         is_local = filesystem.type_name == "local" and not config.files_ahead
-        if is_local and not self._reading.has_statistics:
-            # A scan that waits for no store takes a core: more of them take memory and caches from each other.
+        if is_local and not self._format.has_statistics:
+            # A scan of local files takes a core: more scans than cores compete for memory and caches.
             self._scanning = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
-        self._beside: set[str] = set()
+        self._logged_columns: set[str] = set()
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """Splits are assigned when it is their turn, and not on request."""
+        """Does nothing: splits are assigned when it is their turn."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         file = self._logs[split_id].locate(start)
-        assert file is not None, "only records of indexed blocks are queried"
+        assert file is not None, "only event times of indexed blocks are loaded"
         first = start - file.position
         with self._config.tolerated():
             rows = FileRows(self._stored(file.file), first, first + stop - start, file.place_of(first))
             schema, assigner = self._context.schema, self._context.timestamp_assigner
-            return self._retries.run(lambda: self._reading.event_times(rows, schema, assigner))
-        # Of a file that breaks here, or has gone, nothing will be read; the bounds of its block must stay true.
+            return self._retries.run(lambda: self._format.event_times(rows, schema, assigner))
+        # A file that is corrupt or gone is skipped by readers too: any times within the bounds of its block will do.
         return np.full(stop - start, file.blocks.max_us[file.block_of(first)[0]])
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        log = self._logs.get(end.split_id) or self._left.get(end.split_id)
+        log = self._logs.get(end.split_id) or self._finished_logs.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
             log = self._retries.run(lambda: self._rebuild(start, end))
         wanted = self._context.event_time_range
         parts = cut_ranges(log.files, start.position, end.position, rows_per_range, wanted)
-        # What ends here is committed before the next micro-batch is planned, and not planned again.
+        # What comes before `start` is committed, and not planned again.
         log.forget_before(start.position)
         return [SplitRange(start.with_ranges(ranges), rows) for ranges, rows in parts]
 
     def finish_split(self, split_id: str) -> None:
         log = self._logs.pop(split_id, None)
         if log is not None:
-            self._left[split_id] = log
+            self._finished_logs[split_id] = log
 
     def close(self) -> None:
         self._retries.end()
@@ -94,15 +94,15 @@ class DataFileEnumerator(
 
     @abstractmethod
     def _rebuild(self, start: SplitT, end: SplitT) -> FileLog:
-        """Return the files between two states of a split, found anew."""
+        """Find and return the files between two states of a split, after a restart."""
 
     def _describe(self, file: DataFile) -> FileBlocks | None:
-        """Return the blocks of a file; None of one that the source goes on without. Opens the file."""
+        """Open a file and return its blocks; None if the source skips the file."""
         with self._config.tolerated(), self._scanning:
             stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
-            blocks = self._retries.run(lambda: self._reading.describe(stored, schema, assigner, self._config.indexing))
+            blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, self._config.indexing))
             if self._config.columns is None:
-                self._look_at_columns(file.path, blocks.columns)
+                self._check_new_columns(file.path, blocks.columns)
             return blocks
         return None
 
@@ -122,8 +122,8 @@ class DataFileEnumerator(
             call, handle, period_seconds=period_seconds, at_each_trigger=period_seconds is not None
         )
 
-    def _add_log(self, split_id: str, file: LoggedFile, read: int) -> None:
-        """Let a file follow in its split, of which some rows were read before a restart."""
+    def _append_file(self, split_id: str, file: LoggedFile, read: int) -> None:
+        """Append a file to its split, and index its blocks without the first `read` rows: those were read before."""
         self._logs.setdefault(split_id, FileLog()).files.append(file)
         rows, low, high = file.blocks.rows, file.blocks.min_us, file.blocks.max_us
         if read:
@@ -145,13 +145,13 @@ class DataFileEnumerator(
     def _stored(self, file: DataFile) -> StoredFile:
         return StoredFile(self._filesystem, file)
 
-    def _look_at_columns(self, path: str, columns: Sequence[str]) -> None:
-        beside = ", ".join(name for name in columns if name not in self._context.schema.names)
-        if beside and self._config.schema_evolution == "fail":
+    def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
+        new = ", ".join(name for name in columns if name not in self._context.schema.names)
+        if new and self._config.schema_evolution == "fail":
             raise SchemaError(
-                f"{path} has columns that the query has not: {beside}. schemaEvolution = ignore goes on without them, "
-                "addAtRestart has them from the next start on"
+                f"{path} has columns that the query has not: {new}. Set schemaEvolution = ignore to go on without "
+                "them, or addAtRestart to have them from the next start on"
             )
-        if beside and beside not in self._beside:
-            self._beside.add(beside)
-            _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, beside)
+        if new and new not in self._logged_columns:
+            self._logged_columns.add(new)
+            _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, new)

@@ -1,4 +1,4 @@
-"""How the columns of one file become those of a query: which it lacks, which types widen, which values are given."""
+"""How the columns of one file become those of a query: what it lacks, which types widen, which values are given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_columns", "check_distinct", "conformed", "merged", "own_column
 
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
-    """Return a batch of a file's own columns with the columns that are given beside, in the order of `schema`."""
+    """Add the columns whose values are given to a batch of a file's own columns, in the order of `schema`."""
     if given.keys().isdisjoint(schema.names):
         return batch
     columns = [
@@ -24,14 +24,14 @@ def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.
 
 
 def check_distinct(path: str, names: Sequence[str]) -> None:
-    """Refuse columns of one name."""
+    """Raise a `SchemaError` if two columns have the same name."""
     if len({*names}) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
 
 
 def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Compare the columns of a file that knows its types with those that the query reads."""
+    """Raise a `SchemaError` if a file has no column that a query reads, or one in a type that does not widen."""
     own = own_columns(found.names, wanted.names)
     if wanted.names and not own:
         raise SchemaError(
@@ -43,8 +43,8 @@ def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
         has, reads = found.field(name).type, wanted.field(name).type
         if not _widens(has, reads):
             raise SchemaError(
-                f"{path} has column {name!r} as {has}; the query reads it as {reads}, which does not hold all of that. "
-                "Write it in one type, or give the wider one in dataSchema"
+                f"{path} has column {name!r} as {has}; the query reads it as {reads}, which does not hold all its "
+                "values. Write it in one type, or give the wider one in dataSchema"
             )
 
 
@@ -72,7 +72,7 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
 
 
 def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """Return the columns of some files and of one more, each in the wider of its two types."""
+    """Add the columns of one more file to those of others; of two types of a column the wider one counts."""
     fields = {field.name: field for field in known}
     for field in found:
         before = fields.get(field.name, field)
@@ -90,14 +90,14 @@ def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     if column.type == data_type:
         return column
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(data_type) and column.type.unit == "ns":
-        # Cut to microseconds, as any finer time.
+        # Truncated to microseconds, as all finer times are.
         micros, valid = to_microseconds(column, None)
         return pa.array(micros, pa.int64(), mask=~valid).cast(data_type)
     return column.cast(data_type)
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Return whether a type holds all values of another: what Spark's readers widen, and other encodings of a type."""
+    """Return whether `wanted` holds all values of `found`: as Spark's readers widen types, and for other encodings."""
     types = pa.types
     if types.is_dictionary(found) or types.is_dictionary(wanted):
         return _widens(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)))

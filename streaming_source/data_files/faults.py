@@ -1,4 +1,4 @@
-"""Errors of files and of their stores: which may pass, and what the others are raised as."""
+"""Errors of files and of their stores: which are transient, and what the others are raised as."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from streaming_source.api import RetryPolicy
 from streaming_source.data_files.file import StoredFile
 from streaming_source.exceptions import FileGoneError, MalformedDataError, StoreUnavailableError
 
-__all__ = ["StoreRetries", "malformed_as", "may_pass", "opened"]
+__all__ = ["StoreRetries", "is_transient", "malformed_as", "opened"]
 
 RETRY_S = 30.0
 
-_PASSING: Final = {
+_TRANSIENT: Final = {
     *(errno.EAGAIN, errno.EBUSY, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN),
     *(errno.EHOSTUNREACH, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH),
     *(errno.ENFILE, errno.ENOTCONN, errno.EPIPE, errno.ESTALE, errno.ETIMEDOUT),
 }
-_PASSING_TEXT: Final = re.compile(
+_TRANSIENT_TEXT: Final = re.compile(
     r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
     r"|HTTP status 5\d\d|HTTP response code 5\d\d|curlCode|UNAVAILABLE|DEADLINE_EXCEEDED"
     r"|\[Errno (?P<errno>\d+)\]"
 )
-"""pyarrow's errors about clouds have no number, and what was raised within a decoder is left as text."""
+"""Transient errors that have no `errno`: those of cloud stores, and those that a decoder passes on as text."""
 
 
-def may_pass(error: BaseException) -> bool:
-    """Return whether an error of a store may pass; that of a file that is gone or malformed does not."""
+def is_transient(error: BaseException) -> bool:
+    """Return whether a store may succeed if the call is made again.
+
+    The error of a file that is gone or malformed stays.
+    """
     if isinstance(error, StoreUnavailableError | ConnectionError | TimeoutError):
         return True
     if not isinstance(error, OSError):
         return False
     if error.errno is not None:
-        return error.errno in _PASSING
-    found = _PASSING_TEXT.search(str(error))
-    return found is not None and (found["errno"] is None or int(found["errno"]) in _PASSING)
+        return error.errno in _TRANSIENT
+    found = _TRANSIENT_TEXT.search(str(error))
+    return found is not None and (found["errno"] is None or int(found["errno"]) in _TRANSIENT)
 
 
 class StoreRetries(RetryPolicy):
-    """Tries calls of a file system again, beside what its own client does."""
+    """Repeats calls of a file system that failed with a transient error, in addition to what its client repeats."""
 
     def __init__(self) -> None:
         super().__init__(RETRY_S)
 
     def passes(self, error: Exception) -> bool:
-        return may_pass(error)
+        return is_transient(error)
 
 
 @contextmanager
@@ -62,23 +65,23 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     except FileNotFoundError:
         raise FileGoneError(_gone(file)) from None
     except OSError as error:
-        raise _unavailable(file.path, error) if may_pass(error) else error from None
+        raise _unavailable(file.path, error) if is_transient(error) else error from None
     with stream:
         yield stream
 
 
 @contextmanager
 def malformed_as(what: str, fix: str = "") -> Iterator[None]:
-    """Raise what a decoder raises inside as a `MalformedDataError` that begins with `what`.
+    """Raise the errors of a decoder as a `MalformedDataError` that begins with `what`.
 
-    An error of the store is raised as a `StoreUnavailableError`: the file may be in order.
+    A transient error of the store is raised as a `StoreUnavailableError`: the file may be in order.
     """
     try:
         yield
     except AlignmentError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if may_pass(error):
+        if is_transient(error):
             raise _unavailable(what, error) from None
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
 
@@ -90,8 +93,8 @@ def _gone(file: StoredFile) -> str:
             "ignoreMissingFiles = true"
         )
     return (
-        f"{file.path} of {file.file.origin} is gone before it was read: the table does not need it any more, and its "
-        "vacuum or the expiry of its snapshots has deleted it. Restore it, set ignoreMissingFiles = true to go on "
+        f"{file.path} of {file.file.origin} was deleted before it was read: the table no longer refers to it, and a "
+        "vacuum or the expiry of snapshots removed it. Restore it, set ignoreMissingFiles = true to go on "
         "without its records, or use a new checkpointLocation"
     )
 

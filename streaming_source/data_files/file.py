@@ -38,9 +38,9 @@ class DataFile:
 
     `path` is that in its file system. `given` are the columns whose values the connector knows, so that they are not
     read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
-    file, in the type of the query's column. Of the rows `deleted` nothing is seen: the others are numbered without
-    them. `stored` are the columns under the query's names where the file has them under others; None where it has them
-    under the same. `origin` is the table that the file is of, and its version, for messages; empty without a table.
+    file, in the type of the query's column. `deleted` rows are not read, and the others are numbered without them.
+    `stored` has, by the query's names, the columns that the file has under other names; None if all names are the same.
+    `origin` is the table of the file with its version, for messages; empty without a table.
     """
 
     path: str
@@ -51,8 +51,8 @@ class DataFile:
 
     def __getstate__(self) -> tuple[Any, ...]:
         given: Any = self.given
-        # Files of one directory may share them, and pickle then writes them once. The type of a struct is longer than
-        # its values: it is written once for all files of a task.
+        # Pickle writes `given` once for all files that share the same mapping, as those of one directory do. The type
+        # of a struct is longer than its values: it is written once for all files of a task.
         if any(isinstance(value, pa.StructScalar) for value in given.values()):
             types = _shared(tuple([(name, value.type) for name, value in given.items()]))
             given = types, tuple([_plain(value) for value in given.values()])
@@ -71,7 +71,7 @@ _GivenTypes: TypeAlias = tuple[tuple[str, pa.DataType], ...]
 
 @lru_cache(64)
 def _shared(types: _GivenTypes) -> _GivenTypes:
-    """Return the same object for equal types: pickle knows it again."""
+    """Return one object for equal types, so that pickle writes them once."""
     return types
 
 
@@ -99,7 +99,7 @@ class DeletedRows:
 
     @staticmethod
     def of_rows(rows: Int64Array) -> DeletedRows:
-        """Make them of the numbers of rows, in any order. O(the highest of them)."""
+        """Mark the rows of these numbers, in any order, as deleted. O(the highest of them)."""
         deleted = np.zeros(int(rows.max(initial=-1)) + 1, np.bool_)
         deleted[rows] = True
         return DeletedRows(np.packbits(deleted).tobytes())
@@ -119,11 +119,11 @@ class DeletedRows:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """Where a file has a column: by the id of its field if that is given, else by its name in the file.
+    """How a column is found in a file: by `field_id` if it is given, else by its `name` in the file.
 
-    Of a file without any ids, one of the names `aliases` is the column's where an id is given.
-    `inner` are the fields in it, by the query's names: those of a struct, `element` of a list, `key` and `value` of a
-    map. What is not in it has the same name in the file.
+    Where `field_id` is given and the file has no ids at all, the column is the one whose name is in `aliases`.
+    `inner` has the fields inside, by the query's names: those of a struct, `element` of a list, `key` and `value` of a
+    map. A field that is not in `inner` has the same name in the file.
     """
 
     name: str
@@ -133,7 +133,7 @@ class StoredColumn:
 
 
 class Place(NamedTuple):
-    """Where in a file a reader can begin: the row that begins there, and what the format calls the place."""
+    """Where in a file a reader can begin: `row` is the first row there, `at` is the place in the format's own terms."""
 
     row: int
     at: int
@@ -143,7 +143,7 @@ class Place(NamedTuple):
 class StoredFile:
     """A data file in its file system.
 
-    `opening` is the open file where another thread opens it ahead; it can be read once.
+    `opening` is given where another thread opens the file ahead; its result can be read once.
     """
 
     filesystem: fs.FileSystem
@@ -155,16 +155,16 @@ class StoredFile:
         return self.file.path
 
     def own(self, schema: pa.Schema) -> pa.Schema:
-        """Return those of the columns that are read from the file itself."""
+        """Return the columns of `schema` that are read from the file itself."""
         given = self.file.given
         return pa.schema([column for column in schema if column.name not in given]) if given else schema
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """The rows `[start, stop)` of a file, and the place of the block in which they begin; None for the file's.
+    """The rows `[start, stop)` of a file, numbered without deleted ones.
 
-    Rows are numbered without deleted ones.
+    `place` is that of the block in which they begin; None for the beginning of the file.
     """
 
     file: StoredFile
@@ -177,11 +177,11 @@ class FileRows:
 class FileBlocks:
     """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
 
-    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; `places` is what the
-    format needs to begin at each block, such as a byte offset: None where a file can be read from its beginning only,
-    by one reader. No valid event time in the file is before `earliest_us`: `MAX_WATERMARK` if there is none,
-    `NO_TIMESTAMP` if that is not known; `min_us` does not bound it where a record has no valid one. `columns` are the
-    names of the file's columns, where they can be read without its records.
+    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them. `places` is what the
+    format needs to begin at each block, such as a byte offset; None if the file can only be read from its beginning, by
+    one reader. `earliest_us` bounds the valid event times of the file from below: `MAX_WATERMARK` if it has none,
+    `NO_TIMESTAMP` if the bound is not known. (`min_us` is no such bound: it is `NO_TIMESTAMP` where a record has no
+    valid event time.) `columns` are the names of the file's columns, where they can be read without its records.
     """
 
     rows: Int64Array
@@ -193,7 +193,7 @@ class FileBlocks:
 
     @staticmethod
     def of(blocks: Sequence[Block], *, seeks: bool, columns: tuple[str, ...] = ()) -> FileBlocks:
-        """Make the columns of blocks; without `seeks` the file can be read from its beginning only."""
+        """Collect blocks; without `seeks` the file can only be read from its beginning."""
         rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
         begins = tuple(places.tolist()) if seeks else None
         return FileBlocks(
@@ -216,7 +216,7 @@ class Block(NamedTuple):
 
     @staticmethod
     def of(times: Int64Array, place: int) -> Block:
-        """By the event times of its rows, `NO_TIMESTAMP` where there is none. O(rows)."""
-        # NO_TIMESTAMP is the smallest int64: it is the minimum where a row has no time, the maximum where none has.
+        """Make a block from the event times of its rows, `NO_TIMESTAMP` for a row without one. O(rows)."""
+        # NO_TIMESTAMP is the smallest int64: the minimum if any row has no time, the maximum if no row has one.
         earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
         return Block(times.size, int(times.min()), int(times.max()), earliest, place)

@@ -34,7 +34,10 @@ class FileRange:
 
 
 class RangedSplit(SourceSplit):
-    """A split whose records are in data files. `ranges` are for a reader only: what it reads, in this order."""
+    """A split whose records are in data files. `ranges` are what a reader reads, in this order.
+
+    The planner leaves them empty.
+    """
 
     __slots__ = ()
 
@@ -42,12 +45,12 @@ class RangedSplit(SourceSplit):
 
     @abstractmethod
     def with_ranges(self, ranges: tuple[FileRange, ...]) -> Self:
-        """Return the split of a reader that reads these."""
+        """Return the split for a reader of these ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
-    """One file of a split: its blocks, the position of its first row, its number from 1."""
+    """One file of a split: its blocks, the position of its first row, and its number in the split, from 1 on."""
 
     file: DataFile
     position: int
@@ -63,22 +66,22 @@ class LoggedFile:
         return self.position + int(self.blocks.rows.sum())
 
     def block_of(self, row: int) -> tuple[int, int]:
-        """The number of the block that has a row, and the first row of it. O(blocks)."""
+        """Return the number of the block that has a row, and the first row of that block. O(blocks)."""
         ends = np.cumsum(self.blocks.rows)
         block = int(np.searchsorted(ends, row, side="right"))
         return block, int(ends[block - 1]) if block else 0
 
     def place_of(self, row: int) -> Place | None:
-        """Return where to begin to read a row; None where the file can be read from its beginning only."""
+        """Return where a reader of this row begins; None if the file can only be read from its beginning."""
         if self.blocks.places is None:
             return None
         block, first = self.block_of(row)
         return Place(first, self.blocks.places[block])
 
     def parts(self, start: int, stop: int, wanted: EventTimeRange) -> list[tuple[int, int]]:
-        """The rows of the positions `[start, stop)` in runs of blocks that may have event times that are `wanted`.
+        """Return the rows of the positions `[start, stop)` as runs of blocks that may have `wanted` event times.
 
-        One run at most of a file that can be read from its beginning only. O(blocks).
+        A file that can only be read from its beginning has one run at most. O(blocks).
         """
         first, last = max(start - self.position, 0), min(stop, self.end) - self.position
         if not wanted or first >= last:
@@ -93,7 +96,7 @@ class LoggedFile:
 
 @dataclass(slots=True)
 class FileLog:
-    """Consecutive files of a split, from the one that holds the next record on."""
+    """Consecutive files of a split, beginning with the file of the next record."""
 
     files: list[LoggedFile] = field(default_factory=list)
 
@@ -103,7 +106,7 @@ class FileLog:
         return self.files[place] if place >= 0 else None
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether all records of `[start, stop)` are in these files."""
+        """Return whether all records of `[start, stop)` are in these files."""
         return bool(self.files) and self.files[0].position <= start and stop <= self.files[-1].end
 
     def forget_before(self, position: int) -> None:
@@ -119,10 +122,11 @@ def cut_ranges(
     rows_per_range: int,
     wanted: EventTimeRange = ALL_TIMES,
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
-    """Return the records `[start, stop)` as groups of file ranges, each of about `rows_per_range` rows, and their rows.
+    """Cut the records `[start, stop)` into groups of file ranges, each of about `rows_per_range` rows.
 
-    Groups end where blocks end, so that no block is decoded twice. Blocks without an event time that is `wanted` are in
-    no group; those between two others are read over where a file can be read from its beginning only.
+    Returns `(ranges, rows)` of each group. Groups end where blocks end, so that no block is decoded twice. Blocks
+    without `wanted` event times are in no group, unless they lie between others in a file that can only be read from
+    its beginning.
     """
     groups: list[tuple[tuple[FileRange, ...], int]] = []
     current: list[FileRange] = []
@@ -130,16 +134,17 @@ def cut_ranges(
     for file in files:
         ends = np.cumsum(file.blocks.rows)
         for first, last in file.parts(start, stop, wanted):
-            begun = first
+            begin = first
             for end_of_block in ends[np.searchsorted(ends, first, side="right") :].tolist():
-                upto = min(end_of_block, last)
-                if upto <= begun or not (upto == last or rows + upto - begun >= rows_per_range):
+                end = min(end_of_block, last)
+                if end < last and (rows + end - begin < rows_per_range or file.blocks.places is None):
+                    # More blocks are in this group, or all that follow.
                     continue
-                if upto < last and file.blocks.places is None:
+                if end <= begin:
                     continue
-                current.append(FileRange(file.file, begun, upto, file.position + begun, file.place_of(begun)))
-                rows += upto - begun
-                begun = upto
+                current.append(FileRange(file.file, begin, end, file.position + begin, file.place_of(begin)))
+                rows += end - begin
+                begin = end
                 if rows >= rows_per_range:
                     groups.append((tuple(current), rows))
                     current, rows = [], 0

@@ -12,15 +12,15 @@ __all__ = ["renewed"]
 
 
 def renewed(current: Callable[[], fs.FileSystem]) -> fs.FileSystem:
-    """A file system that calls `current` for the one to use, each time it is used.
+    """Return a file system that calls `current` before each operation, and delegates the operation to the result.
 
-    A file that is open stays with the credentials that it was opened with.
+    An open file keeps the credentials that it was opened with.
     """
     return fs.PyFileSystem(_RenewedHandler(current))
 
 
 class _RenewedHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """Passes each call on. Streams come as they are stored: what is compressed is decoded by the caller."""
+    """Delegates each call. Streams are not decompressed: the caller does that."""
 
     def __init__(self, current: Callable[[], fs.FileSystem]) -> None:
         self._current = current

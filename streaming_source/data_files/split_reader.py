@@ -25,26 +25,26 @@ _FILES_AHEAD: Final = 16
 """In a store that is not on this machine."""
 
 _SMALL_BYTES: Final = 4 << 20
-"""A file of so many bytes is there as soon as its footer and its columns one after the other would be."""
+"""Fetching a file of this size takes no longer than fetching its footer and then its columns."""
 
 
 class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
     """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch.
 
-    So that it does not wait for a store, threads open the next files meanwhile, and fetch small ones as a whole.
+    Meanwhile threads open the next files, and fetch small ones whole, so that it does not wait for a store.
     """
 
     def __init__(self, filesystem: fs.FileSystem, config: ReadingConfig, schema: pa.Schema) -> None:
         self._filesystem = filesystem
         self._config = config
-        self._format = config.reading
+        self._format = config.zoned_format
         self._schema = schema
         self._retries = StoreRetries()
-        # In order of their addition; without threads a file is opened when its first block is fetched.
+        # By split, in the order of addition. Without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
         self._ahead = config.files_ahead or (0 if self._filesystem.type_name == "local" else _FILES_AHEAD)
         self._threads = ThreadPoolExecutor(self._ahead, "files-ahead") if self._ahead else None
-        # By split: ranges whose turn comes, and the next of them.
+        # Ranges whose files are not open yet, each with its split; then those whose files are opened ahead.
         self._waiting: deque[tuple[str, FileRange]] = deque()
         self._opening: dict[tuple[str, FileRange], Future[pa.NativeFile]] = {}
 
@@ -90,7 +90,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 self._opening[split_id, part] = self._threads.submit(self._open, part.file.path)
 
     def _open(self, path: str) -> pa.NativeFile:
-        """On a thread. Of a small file all bytes in one request."""
+        """Open a file, on a thread; a small one is fetched in one request."""
         stream = self._filesystem.open_input_file(path)
         if (size := stream.size()) > _SMALL_BYTES:
             return stream
@@ -107,7 +107,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
-        """The rows, from behind the last one on where the store failed for a moment."""
+        """Yield the rows. After an error of the store that is retried, reading goes on behind the last row."""
         rows = self._format.read_rows(unread, self._schema)
 
         def next_block() -> RecordBlock | None:
@@ -130,7 +130,7 @@ def _close(opening: Future[pa.NativeFile]) -> None:
 
 
 def _unread(split: RangedSplit) -> Generator[FileRange]:
-    """What is left of the split's ranges from its position on."""
+    """Yield the ranges of a split from its position on."""
     for part in split.ranges:
         read = min(max(split.position - part.position, 0), part.stop - part.start)
         if read < part.stop - part.start:

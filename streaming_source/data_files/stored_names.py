@@ -20,29 +20,29 @@ _NONE: Final[Mapping[str, StoredColumn]] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """The names of a table's columns, by those in its files. Without `columns` these are the same."""
+    """Translates between the names of columns in a query and in a file. Without `columns` they are the same."""
 
     columns: Mapping[str, StoredColumn] | None = None
 
     @staticmethod
     def of(columns: Mapping[str, StoredColumn] | None) -> StoredNames:
-        """Return those of `DataFile.stored`."""
+        """Make them from `DataFile.stored`."""
         return StoredNames(columns)
 
     def known_as(self, schema: pa.Schema) -> pa.Schema:
-        """Return a file's columns under the query's names; those that are not in `columns` are left out."""
+        """Return the columns of a file under the query's names, without those that are not in `columns`."""
         if self.columns is None:
             return schema
         return pa.schema([_known_as(schema[place], name, column) for name, column, place in self._found(schema)])
 
     def stored_as(self, schema: pa.Schema, names: Sequence[str]) -> list[str]:
-        """Return the names in a file of columns by the query's names."""
+        """Return the names that a file has for these columns of the query."""
         if self.columns is None:
             return list(names)
         return [schema[place].name for name, _, place in self._found(schema) if name in names]
 
     def path_in(self, schema: pa.Schema, dotted: str) -> str:
-        """Return a path through structs by its names in a file; as it is where there is no such column."""
+        """Translate a dotted path through structs to the names in a file; a path without a column stays as it is."""
         if self.columns is None:
             return dotted
         columns, fields, rest, found = self.columns, list(schema), dotted, []
@@ -77,7 +77,7 @@ class StoredNames:
 
 
 def _place(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
-    """Where a column is among fields."""
+    """Return the index of a column among the fields of a file; None if it is not there."""
     for place, field in enumerate(fields):
         if column.field_id is None:
             if field.name == column.name:
@@ -90,7 +90,7 @@ def _place(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
 
 
 def _inner_fields(kind: pa.DataType, columns: Mapping[str, StoredColumn]) -> list[tuple[str, StoredColumn | None, int]]:
-    """Of a struct: name in the query, column, and place of each field that is read."""
+    """Return name in the query, column and index of each field of a struct that is read."""
     fields = [kind.field(place) for place in range(kind.num_fields)]
     if not columns:
         return [(field.name, None, place) for place, field in enumerate(fields)]
@@ -119,7 +119,7 @@ def _type_of(kind: pa.DataType, inner: Mapping[str, StoredColumn]) -> pa.DataTyp
 
 
 def _retyped(array: pa.Array, kind: pa.DataType, column: StoredColumn | None) -> pa.Array:
-    """The same values with other names inside."""
+    """Return the same values in a type whose inner fields have other names."""
     inner = _NONE if column is None else column.inner
     if array.type.equals(kind) or not inner:
         return array

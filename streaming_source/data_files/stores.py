@@ -1,4 +1,4 @@
-"""File systems: what opens a path or URI, with arguments that are in no log or error."""
+"""File systems: what opens a path or URI. Its arguments may be secret, and are in no log or error."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
     ("buffer_size|default_block_size|load_frequency|port|replication", int, "a number"),
     ("(connect|request)_timeout", float, "a number"),
 )
-"""Names of arguments that are not text, how they are read, and what they are."""
+"""Arguments that are not text: a pattern of their names, how they are parsed, and what they are called in errors."""
 
 _WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
-"""File systems on which a file appears when it is complete, and not before."""
+"""File systems on which a file appears only when it is complete."""
 
 _PREFIX: Final = "storage."
 _CREDENTIALS_OF: Final = (_PREFIX, "kafka.", "schemaRegistry.")
-"""One function may have those of several sources."""
+"""Prefixes of the names that a function of credentials may return: one function may serve several sources."""
 
 _EXAMPLES: Final = {
     "S3FileSystem": "access_key",
@@ -62,7 +62,7 @@ _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hd
 class StorageOptions:
     """Arguments of a file system as text: keys, endpoints, regions. They are in no log, error or `repr`.
 
-    `credentials` give further ones, which expire.
+    `credentials` return more arguments, which expire.
     """
 
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -70,22 +70,22 @@ class StorageOptions:
 
     @staticmethod
     def of(values: Mapping[str, str], credentials: Credentials | MakeCredentials | str | None = None) -> StorageOptions:
-        """From names without `storage.`; `credentials` are a function, or its name as `module:function`."""
+        """Make them from names without `storage.`; `credentials` are a function, or its name as `module:function`."""
         texts = sorted((name, str(value)) for name, value in values.items())
         return StorageOptions(tuple(texts), Credentials.of(credentials))
 
     @staticmethod
     def of_options(values: Mapping[str, Any]) -> StorageOptions:
-        """From parsed values of `STORAGE_OPTIONS`."""
+        """Make them from parsed values of `STORAGE_OPTIONS`."""
         return StorageOptions.of(values["storage.*"], values["credentials"])
 
     @property
     def is_given(self) -> bool:
-        """Whether there are any, of whichever kind."""
+        """Whether any argument or credentials are given."""
         return bool(self.values) or self.credentials is not None
 
     def current(self) -> StorageOptions:
-        """Those that are valid now, without a function."""
+        """Return the arguments that are valid now, with those of `credentials` among the values."""
         if self.credentials is None:
             return self
         given = self.credentials.current(_CREDENTIALS_OF)
@@ -93,11 +93,11 @@ class StorageOptions:
         return StorageOptions.of(dict(self.values) | own)
 
     def at(self, uri: str) -> Root:
-        """A place of these options; one on the local file system has no use for them."""
+        """Return the place of a URI, opened with these options; a local one is opened without any."""
         return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self)
 
     def arguments(self) -> dict[str, Any]:
-        """As the classes of `pyarrow.fs` take them."""
+        """Return the arguments as the classes of `pyarrow.fs` take them."""
         return {name: _value(name, value) for name, value in self.values}
 
 
@@ -135,7 +135,10 @@ class Root:
         return "://" not in self.uri and not self.uri.startswith("file:")
 
     def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system and the path in it, without a slash at its end. Connections are kept in the process."""
+        """Return the file system and the path in it, without a trailing slash.
+
+        The process keeps the file system open.
+        """
         if self.is_local:
             if self.storage.values:
                 names = ", ".join(f"storage.{name}" for name, _ in self.storage.values)
@@ -155,19 +158,19 @@ class Root:
 
 
 def without_secrets(text: str) -> str:
-    """A text in which no user, password or query of a URI shows."""
+    """Return a text with the users, passwords and queries of its URIs replaced by `***`."""
     text = re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
     return re.sub(r"(\w+://[^\s'\"?]*)\?[^\s'\",]*", r"\1?***", text)
 
 
 def repr_without_secrets(value: Any) -> str:
-    """The `repr` of a dataclass, such fields hidden as its own would hide, and all that `without_secrets` does."""
+    """Return the `repr` of a dataclass without its `repr=False` fields, and `without_secrets`."""
     shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
     return without_secrets(f"{type(value).__qualname__}({', '.join(shown)})")
 
 
 def write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, in the place of one of the same name."""
+    """Write or replace a file so that it is there whole or not at all."""
     files.create_dir(posixpath.dirname(path), recursive=True)
     at_once = files.type_name.removeprefix("py::") in _WRITES_WHOLE_FILES
     written = path if at_once else posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}")
@@ -196,7 +199,7 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
             raise
         message = without_secrets(str(error))
         for _, value in sorted(root.storage.values, key=lambda entry: -len(entry[1])):
-            # As a whole word: a user `p` is none of the letters of `path`.
+            # Whole words only: a user `p` must not hide letters of `path`.
             message = re.sub(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", "***", message) if value else message
         raise PathNotFoundError(f"path: cannot be opened as a file system: {message}") from None
 
@@ -221,7 +224,7 @@ def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
 
 
 def _by_fsspec(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
-    """Through `fsspec`, which knows more schemes: each in a package of its own."""
+    """Open a URI through `fsspec`, which knows more schemes, each in a package of its own."""
     try:
         fsspec = import_module("fsspec")
     except ImportError:
@@ -245,7 +248,7 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
     try:
         return kind(**arguments)
     except TypeError as error:
-        # It names the argument, and none of the values.
+        # The message of `TypeError` has the name of the argument and no value.
         unknown = next((name for name in arguments if f"'{name}'" in str(error)), None)
         if unknown is None:
             raise OptionError(f"storage options of {scheme} do not fit: {', '.join(sorted(arguments))}") from None

@@ -1,4 +1,4 @@
-"""Files in turns: each file is a split, those that were begun are in work, and the others wait for room."""
+"""Files that are splits of their own: those that were begun are in work, and the others wait until there is room."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol, TypeVar
 __all__ = ["BYTES_IN_WORK", "FILES_IN_WORK", "FilesInWork", "WaitingFiles", "next_files"]
 
 FILES_IN_WORK: Final = 500
-"""Files in work at once; more only where nothing could be read without them."""
+"""Files in work at once; there are more only if nothing could be read otherwise."""
 
 BYTES_IN_WORK: Final = 40 * 1024
-"""What the splits in work may add to an offset: where paths are long there are fewer of them."""
+"""Bytes that the splits in work may add to an offset: with long paths fewer of them fit."""
 
 _BYTES_BESIDE_ID: Final = 72
 _LARGE_BYTES: Final = 56 * 1024
@@ -25,21 +25,21 @@ FileT_co = TypeVar("FileT_co", covariant=True)
 
 
 class WaitingFiles(Protocol[FileT_co]):
-    """Files that wait, in the order in which they are begun."""
+    """Files that wait, in the order in which they will begin."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
 
     def pop(self) -> FileT_co:
-        """Take the next file; an `IndexError` if none waits."""
+        """Remove and return the next file; raises an `IndexError` if none waits."""
 
 
 class FilesInWork(UserDict[str, FileT]):
     """Files by their splits, as long as they are in work.
 
-    There is room for `max_files`, and for fewer where paths are long: they may add `max_bytes` to an offset, with
-    `bytes_beside` the id of each. The limit is soft: where nothing could be read otherwise, more files are taken in,
-    which is logged once.
+    There is room for `max_files`, or for as many as add `max_bytes` to an offset, if these are fewer: each adds its id
+    and `bytes_beside`. The limit is soft: more files are taken if nothing could be read otherwise; a warning is logged
+    once.
     """
 
     def __init__(self, max_files: int, max_bytes: int, bytes_beside: int = _BYTES_BESIDE_ID) -> None:
@@ -51,7 +51,7 @@ class FilesInWork(UserDict[str, FileT]):
         self._warned = False
 
     def has_room(self, taken: int, bytes_taken: int = 0) -> bool:
-        """Return whether there is room for one more file after so many others, whose ids have so many bytes."""
+        """Return whether there is room for one more file beside `taken` new ones with ids of so many bytes."""
         n_bytes = self._bytes + bytes_taken + taken * self._bytes_beside
         return len(self) + taken < self._max_files and n_bytes < self._max_bytes
 

@@ -248,7 +248,7 @@ def test_a_split_that_is_gone_at_a_restart_is_told_where_nothing_could_be_added_
     reading.reader.stop()
     (tmp_path / "b" / "f.parquet").unlink()
     again = stream_reader(tmp_path, **options)
-    with pytest.raises(DataLossError, match=r"b/f.parquet is gone, and not all of it was read .* before 4 were"):
+    with pytest.raises(DataLossError, match=r"b/f.parquet is gone, and only the records .* before position 4 were"):
         again.latestOffset(reading.offset, again.getDefaultReadLimit())
     again.stop()
 
@@ -278,7 +278,7 @@ def test_a_file_of_a_log_may_go_once_it_is_read_and_not_before(tmp_path: Path, r
     (tmp_path / "log" / "1.parquet").unlink()
     reading.reader = stream_reader(tmp_path, **options)
     if lost:
-        with pytest.raises(DataLossError, match=r"log/1.parquet is gone, and not all of it was read"):
+        with pytest.raises(DataLossError, match=r"log/1.parquet is gone, and only the records"):
             reading.next()
     else:
         start = reading.offset
@@ -308,7 +308,7 @@ def test_a_file_under_an_earlier_name_is_told_also_when_it_came_while_nothing_wa
     reading.reader.stop()
     again = Reading(stream_reader(tmp_path, **options))
     again.offset = reading.offset
-    with pytest.raises(MalformedDataError, match=r"others came later under earlier names.*splitBy = file"):
+    with pytest.raises(MalformedDataError, match=r"others were added later under earlier names.*splitBy = file"):
         again.next()
     again.reader.stop()
 

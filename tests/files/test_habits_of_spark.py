@@ -119,7 +119,7 @@ def test_a_column_that_a_later_file_lacks_is_null_and_one_that_it_adds_is_named_
     named = [record.message for record in caplog.records if "columns that the query has not" in record.message]
     assert len(named) == 1
     assert ".parquet has columns that the query has not: v. They are ignored" in named[0]
-    with pytest.raises(SchemaError, match=r"\d.parquet has columns that the query has not: v. schemaEvol"):
+    with pytest.raises(SchemaError, match=r"\d.parquet has columns that the query has not: v. Set schemaEvol"):
         read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="fail"))
     merged = read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="addAtRestart")).sort_by("t")
     assert merged.column_names == ["t", "k", "v"]

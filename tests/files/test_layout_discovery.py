@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import CsvFormat, FileSource, finite, listing
 from streaming_source.connectors.files.directories import DirectoryDiscovery
-from streaming_source.connectors.files.finite import FileDiscovery
+from streaming_source.connectors.files.file_discovery import FileDiscovery
 from streaming_source.connectors.files.given_columns import partition_schema, values_in
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
 from streaming_source.connectors.files.selection import Selection, split_paths
@@ -526,7 +526,9 @@ def test_a_file_that_left_and_comes_again_is_out_of_order(name: str, tmp_path: P
     (tmp_path / "log" / name).unlink()
     assert look() == look() == []
     touch(tmp_path, f"log/{name}")
-    with pytest.raises(MalformedDataError, match=f"log/{name} (was gone and is there again|appeared behind b)"):
+    with pytest.raises(
+        MalformedDataError, match=f"log/{name} (was deleted, and a file of that name is there again|appeared after b)"
+    ):
         look()
 
 

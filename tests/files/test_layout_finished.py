@@ -20,9 +20,10 @@ from streaming_source.connectors.files.checkpoint import (
     FilesCheckpointSerializer,
     Remembered,
 )
-from streaming_source.connectors.files.finished import FinishedFiles, Known, MarkSet, RecentFiles, marks_of
+from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError
 
@@ -145,7 +146,7 @@ def test_a_large_offset_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> N
         finished.save(number + 1, None, 1_600_000_000_000 + number)
     warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "give a stateLocation" in warnings[0]
+    assert "set stateLocation" in warnings[0]
 
 
 # ---- the log -------------------------------------------------------------------------------------------------------

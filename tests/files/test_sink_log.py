@@ -124,7 +124,7 @@ def test_a_file_of_the_log_that_is_gone_is_named_once(sink: Sink, caplog: pytest
         assert sink.listed(lister) == ["b.parquet"]
         sink.listed(lister)
     assert [record.getMessage() for record in caplog.records] == [
-        "1 files are in the log of Spark's file sink and not there; they are read no more: a.parquet"
+        "1 files are in the log of Spark's file sink but do not exist; they are not read: a.parquet"
     ]
 
 

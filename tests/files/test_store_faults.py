@@ -34,7 +34,7 @@ from streaming_source.connectors.files import (
 )
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files import faults, stores
-from streaming_source.data_files.faults import may_pass
+from streaming_source.data_files.faults import is_transient
 from streaming_source.data_files.file import DataFile
 from streaming_source.data_files.ranges import FileRange
 from streaming_source.data_files.split_reader import FileSplitReader
@@ -330,7 +330,7 @@ def test_what_does_not_pass_fails_at_once(faulty: FaultyFiles, tmp_path: Path, n
     ids=lambda value: str(value)[:40],
 )
 def test_errors_of_stores_are_told_from_those_of_files(error: Exception, passes: bool) -> None:
-    assert may_pass(error) is passes
+    assert is_transient(error) is passes
 
 
 def test_a_file_system_that_does_not_answer_is_named_in_the_log(

@@ -75,7 +75,7 @@ def test_a_file_whose_name_is_earlier_than_one_that_is_there_fails_the_query_and
     run = Run(spark, exact(tmp_path / "in", discoveryInterval="50 ms"), tmp_path / "cp")
     run.query.processAllAvailable()
     write_file(tmp_path / "in" / "a" / "part-001.parquet", T0 + np.arange(10) * SECOND)
-    with fails_with("a/part-001.parquet appeared behind part-002.parquet", "or read with splitBy = file"):
+    with fails_with("a/part-001.parquet appeared after part-002.parquet", "or read with splitBy = file"):
         run.query.awaitTermination(60)
 
 

@@ -1,4 +1,4 @@
-"""Files that wait for their turn."""
+"""Files that wait for their turn, packed, in the order of their turns."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _TO_UNSIGNED: Final = 2**63
 
 @dataclass(frozen=True, slots=True)
 class WaitingFile:
-    """A file as it was listed, and its blocks where its turn depends on them; None if it is not described yet."""
+    """A file as it was listed, and its blocks; None if it is not described yet, as its turn does not depend on them."""
 
     file: ListedFile
     blocks: FileBlocks | None = None
 
     def pack(self, order: FileOrder) -> bytes:
-        """The file in a few bytes, of which the first ones sort as its turn does: key, path, a zero, the rest."""
+        """Pack the file into bytes that sort in the order of turns: key, path, a zero byte, the rest."""
         key = b""
         if order == "modificationTime":
             key = _KEY.pack(True, self.file.modified_ms + _TO_UNSIGNED)
         elif order == "eventTime":
-            assert self.blocks is not None, "its turn depends on its event times"
+            assert self.blocks is not None, "by event time a file is described before it waits"
             earliest_us = self.blocks.earliest_us
             key = _KEY.pack(earliest_us != MAX_WATERMARK, earliest_us + _TO_UNSIGNED)
         path, blocks = self.file.relative_path.encode(), None
@@ -60,8 +60,9 @@ class WaitingFile:
 class Backlog:
     """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
 
-    By event time the earliest in each counts; those that have no valid one come first: they hold nothing back, and are
-    not held. By event time `lowest` may be `width_ms` below the oldest file: a wider span needs less memory.
+    In the order of event times the earliest event time of a file counts. Files without a valid one come first: no other
+    file waits for them, and they wait for none. In that order `lowest` may be up to `width_ms` below the oldest file: a
+    wider span needs less memory.
 
     With n files waiting, adding one, taking the next one and `lowest` cost O(log n).
     """
@@ -70,7 +71,7 @@ class Backlog:
         self._order = order
         self._width_ms = width_ms
         self._files: SortedList[bytes] = SortedList()
-        # By event time: how many files were modified in each span of that width.
+        # In the order of event times: how many files were modified in each span of `width_ms`.
         self._modified: SortedDict[int, int] = SortedDict()
 
     def __len__(self) -> int:
@@ -85,18 +86,18 @@ class Backlog:
         self._files.update(new)
 
     def pop(self) -> WaitingFile:
-        """Take the next file; an `IndexError` if none waits."""
+        """Remove and return the next file; raises an `IndexError` if none waits."""
         return self._taken(self._files.pop(0))
 
     @property
     def earliest_us(self) -> int:
-        """With `eventTime`: no waiting file has a valid event time before this; `MAX_WATERMARK` if none has any."""
+        """The earliest valid event time of all waiting files, in their order; `MAX_WATERMARK` if they have none."""
         assert self._order == "eventTime"
         place = self._files.bisect_left(_KEY.pack(True, 0))
         return int(_KEY.unpack_from(self._files[place])[1]) - _TO_UNSIGNED if place < len(self) else MAX_WATERMARK
 
     def take(self, path: str) -> WaitingFile | None:
-        """Take a file out of turn, if it waits. O(n)."""
+        """Remove and return a file by its path; None if it does not wait. O(n)."""
         wanted = path.encode() + b"\0"
         begin = 0 if self._order == "name" else _KEY.size
         entry = next((entry for entry in self._files if entry.startswith(wanted, begin)), None)
@@ -107,7 +108,7 @@ class Backlog:
 
     @property
     def lowest(self) -> OrderKey | None:
-        """No waiting file has a lower `order_key`; None if none waits."""
+        """A lower bound of the `order_key` of all waiting files; None if none waits."""
         if not self:
             return None
         if self._order == "eventTime":

@@ -1,4 +1,4 @@
-"""What a source over files remembers beside its splits: files that are finished, and how they are known."""
+"""The checkpoint of the enumerator: which files are finished, and how a finished file is known again."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["FileOrder", "FilesCheckpoint", "FilesCheckpointSerializer", "OrderKe
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 
 OrderKey: TypeAlias = tuple[int, str]
-"""The place of a file in the order in which files are remembered: when it was modified, and its path."""
+"""The key by which finished files are ordered: time of modification, and path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Finished files, 12 bytes each (see `finished.MARK`), with keys after the segment before and at most `upto`."""
+    """Finished files, 12 bytes each (see `marks.MARK`): those with keys above the previous segment, up to `upto`."""
 
     upto: OrderKey
     marks: bytes
@@ -31,8 +31,8 @@ class Segment:
 class Remembered:
     """The finished files of an offset.
 
-    Files up to the key `forgotten` are ignored, unless they are in work. Those after it are in `segments`, in order of
-    keys; or they are written down in a `log`, of which this is the id, and the last state that it has an entry of.
+    Files up to the key `forgotten` are ignored, unless they are in work. Finished files after it are in `segments`, in
+    the order of keys; or they are in a `log`, given by its id and the last state that it has an entry of.
     """
 
     forgotten: OrderKey | None = None
@@ -42,13 +42,13 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class FilesCheckpoint:
-    """What is remembered beside the splits in work.
+    """What an offset has in addition to the splits in work.
 
-    `finished` has the ids of finished splits, sorted, where splits are directories; `remembered` the finished ones
-    where they are files. Of a bounded source, files modified after `until_ms` were not there at its start; None before
-    that. By name or modification time, `latest_us` is the latest event time in the files that were begun, None before
-    any. `split_by` is what a split is; where it is a file, `order` is in which order they are begun; with `by_name`
-    they are known by their names alone.
+    `split_by` is what a split is. If it is a directory, `finished` has the ids of finished splits, sorted. If it is a
+    file, `remembered` has the finished files; `order` is the order in which files begin; with `by_name` files are known
+    by their names alone. In the order of names or modification times `latest_us` is the latest event time in the files
+    that were begun, None before any. A bounded source reads no file modified after `until_ms`; None before the first
+    listing.
     """
 
     finished: tuple[str, ...] = ()

@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Archives or deletes files, each as soon as what was read of it is committed; nothing with `cleanSource` = off.
+    """Archives or deletes each file as soon as all its records are committed; does nothing with `cleanSource` = off.
 
-    Cleaning is idempotent: a file that is gone is done. One that cannot be moved or deleted is
-    logged, and left to the next start. An archive on another file system, or where its files would be read again, is
-    an `OptionError`, and so is to clean the output of Spark's file sink.
+    Cleaning is idempotent: a file that is gone counts as cleaned. A file that cannot be moved or deleted is logged, and
+    left to the next start. Raises an `OptionError` if the archive is on another file system or where its files would be
+    read again, or if the files are the output of Spark's file sink.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Cleaner:
                 "lists its files; leave cleanSource out, and let the sink's retention remove old files"
             )
         self._archive = self._archive_path(config.source_archive_dir) if config.source_archive_dir else ""
-        # Files that are read in the micro-batch that leads to a state.
+        # `(state, path)` of files whose last records the micro-batch before that state reads.
         self._read: list[tuple[int, str]] = []
 
     def add(self, state: int, path: str) -> None:
-        """Note a file, by its path below the root, whose last records the micro-batch before a state reads."""
+        """Add a file, by its path below the root, whose last records the micro-batch before a state reads."""
         if self.is_on:
             self._read.append((state, path))
 
     def commit(self, state: int) -> None:
-        """Clean the files of the micro-batches up to that before a state: they are committed."""
+        """Clean the files of all micro-batches before a state: they are committed."""
         done = [path for read_in, path in self._read if read_in <= state]
         if done:
             self._read = [entry for entry in self._read if entry[0] > state]

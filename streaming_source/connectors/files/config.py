@@ -1,4 +1,4 @@
-"""What a source over files is given: attributes, each with the option that sets it."""
+"""Which files a source reads, and in which order: attributes, each with the option that sets it."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _SHORTEST_US: Final = 1000
 
 _ONLY_FOR_FILES: Final = {
     "file_order": ("eventTime", "a directory is read in the order of its files' names"),
-    "max_files_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
-    "max_bytes_per_trigger": (None, "what a directory brings is limited by maxRowsPerTrigger"),
-    "state_location": (None, "of a directory the offset holds how far it was read, and no file that is finished"),
+    "max_files_per_trigger": (None, "the rows of directories are limited by maxRowsPerTrigger"),
+    "max_bytes_per_trigger": (None, "the rows of directories are limited by maxRowsPerTrigger"),
+    "state_location": (None, "for a directory the offset has how far it was read, and no finished files"),
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
     "file_name_only": (False, "in a directory no two files have one name"),
 }
@@ -67,18 +67,18 @@ def _not_latest_first(name: str, value: str) -> bool:
 
 
 def _time_text(name: str, value: str) -> str:
-    """ISO-8601 text, whose zone is not known yet."""
+    """Check ISO-8601 text, whose zone is not known yet."""
     modified_ms(name, value, UTC)
     return value
 
 
 @dataclass(frozen=True, repr=False)
 class FilesConfig(ReadingConfig):
-    """Which files there are, in which order they are read, and what becomes of them; how is in `ReadingConfig`.
+    """Which files there are, in which order they are read, and what is done with them; how is in `ReadingConfig`.
 
-    The options describe most attributes. `storage` has arguments of the file system, which show nowhere.
-    Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources given the
-    same ones in different words are equal. An `OptionError` if a value is wrong, or has no meaning with others.
+    Most attributes are described by their options. `storage` has arguments of the file system, which may be secret.
+    Durations are given as `timedelta` or text such as `"5 seconds"`, and kept as `timedelta`, so that sources with
+    equal durations are equal. Raises an `OptionError` if a value is wrong, or has no meaning together with the others.
     """
 
     path: str = field(
@@ -94,9 +94,9 @@ class FilesConfig(ReadingConfig):
         "auto",
         "splitBy",
         choice(*get_args(SplitBy)),
-        "`directory`: each is an append-only log, its files in order of their names; `file`: each is finite. `auto`: "
-        "`file` where an option needs it, where nothing is there yet, or where names are random, as those of Spark's "
-        "own writer are; else `directory`. The first start decides.",
+        "What a split is. `directory`: each is an append-only log, its files in the order of their names; `file`: each "
+        "is a finite split. `auto`: `file` if an option needs it, if no file is there yet, or if names are random, as "
+        "those of Spark's own writer are; else `directory`. The first start decides.",
     )
     bounded: bool = option_field(
         False,
@@ -108,48 +108,49 @@ class FilesConfig(ReadingConfig):
         "1 second",
         "discoveryInterval",
         _SHORTEST_US,
-        "How often to look for new files, beside whenever a trigger finds nothing to read and looks take less than "
-        "20 ms.",
+        "How often to list files. They are also listed whenever a trigger finds nothing to read, if a listing takes "
+        "less than 20 ms.",
     )
     max_file_age: timedelta | str = duration_field(
         "7 days",
         "maxFileAge",
         _SHORTEST_US,
-        "With splitBy=file in the order of event times: finished files this much older than the newest are "
-        "forgotten, and what is then found to be as old is ignored.",
+        "With splitBy=file in the order of event times: finished files that are older than the newest file by this are "
+        "forgotten, and files of that age that are found later are ignored.",
     )
     file_order: FileOrder = option_field(
         "eventTime",
         "fileOrder",
         choice(*get_args(FileOrder)),
-        "With splitBy=file, in which order files are begun. `eventTime`: by the earliest record in each; all files are "
-        "looked into first. `name`, `modificationTime`: so you declare that later files bring later records, within "
-        "`maxOutOfOrderness`; files are looked into when it is their turn.",
+        "With splitBy=file: the order in which files begin. `eventTime`: by the earliest record in each; all files are "
+        "opened for that when they are found. `name`, `modificationTime`: you declare that later files have later "
+        "records, within `maxOutOfOrderness`; files are opened when it is their turn.",
     )
     max_files_per_trigger: int | None = option_field(
         None,
         "maxFilesPerTrigger",
         integer(1),
-        "With splitBy=file: so many new files begin in one micro-batch at most.",
+        "With splitBy=file: how many new files begin in one micro-batch at most.",
     )
     max_bytes_per_trigger: int | None = option_field(
         None,
         "maxBytesPerTrigger",
         integer(1),
-        "With splitBy=file: no further file begins in a micro-batch when those that did have so many bytes.",
+        "With splitBy=file: no further file begins in a micro-batch once those that began have so many bytes.",
     )
     state_location: str | None = option_field(
         None,
         "stateLocation",
         text,
-        "With splitBy=file: a directory in which finished files are written down, so that all are remembered and the "
-        "offset stays small.",
+        "With splitBy=file: a directory for a log of finished files, so that all are remembered and the offset stays "
+        "small.",
     )
     allow_overwrites: bool = option_field(
         False,
         "allowOverwrites",
         boolean,
-        "With splitBy=file: read a file again as a whole that was rewritten after it was read, instead of failing.",
+        "With splitBy=file: a file that was rewritten after it was read is read again as a whole, instead of failing "
+        "the query.",
     )
     path_glob_filter: str | None = option_field(
         None,
@@ -158,10 +159,10 @@ class FilesConfig(ReadingConfig):
         "Only files whose names match are read: `*`, `?`, `[a-z]` and `{a,b}` match parts of a name.",
     )
     modified_after: str | None = option_field(
-        None, "modifiedAfter", _time_text, "Only files modified later than this are there, as in `2024-01-31T00:00:00`."
+        None, "modifiedAfter", _time_text, "Only files modified later than this are read, as in `2024-01-31T00:00:00`."
     )
     modified_before: str | None = option_field(
-        None, "modifiedBefore", _time_text, "Only files modified earlier than this are there."
+        None, "modifiedBefore", _time_text, "Only files modified earlier than this are read."
     )
     file_name_only: bool = option_field(
         False,
@@ -179,7 +180,7 @@ class FilesConfig(ReadingConfig):
         "off",
         "cleanSource",
         choice(*get_args(CleanSource)),
-        "What becomes of a file when the micro-batch that read the last of it is committed.",
+        "What is done with a file when the micro-batch with its last records is committed.",
     )
     source_archive_dir: str | None = option_field(
         None, "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
@@ -224,7 +225,7 @@ class FilesConfig(ReadingConfig):
 
     @property
     def needs_files(self) -> list[str]:
-        """What has a meaning only where each file is a split, and is set."""
+        """The names of attributes that are set and have a meaning only if each file is a split."""
         return [name for name, (default, _) in _ONLY_FOR_FILES.items() if getattr(self, name) != default]
 
     @property
@@ -248,7 +249,7 @@ class FilesConfig(ReadingConfig):
         return GivenColumns(root.open()[0], root.paths[0], schema, in_names=not self.recursive_file_lookup)
 
     def place(self, uri: str) -> Root:
-        """A place beside the files, with the storage options where it is not on the local file system."""
+        """Return another place, with the storage options unless it is on the local file system."""
         return self.storage.at(uri)
 
 
@@ -298,7 +299,7 @@ _FOREIGN: Final = {
     "cloudFiles.*": "it is one of Databricks' Auto Loader; leave it out, and see docs/files.md",
     **dict.fromkeys(("ignoreChanges", "ignoreDeletes", "skipChangeCommits", "startingVersion"), _DELTA),
 }
-"""Name -> what to do instead; the first that matches counts."""
+"""Options of other sources: name or pattern -> what to do instead. The first that matches counts."""
 
 _OF_READING: Final = {option.name for option in OptionSet.of(ReadingConfig)}
 
@@ -323,7 +324,7 @@ FILES_OPTIONS: Final = (
 
 
 def files_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`."""
+    """Return parsed values of `FILES_OPTIONS` as keywords of a `FilesConfig`."""
     if values["path"] is None:
         raise OptionError("option path is missing: give the directory to read, as in .load('/data/flights')")
     return {

@@ -31,13 +31,13 @@ _Found: TypeAlias = tuple[list[tuple[ListedFile, FileBlocks | None]], list[str]]
 
 @dataclass(slots=True)
 class DirectoryDiscovery:
-    """Each directory is a split, its files in order of their names.
+    """Finds new files where each directory is a split, its files in the order of their names.
 
-    Splits that are `restored` have reached a file: those before it are read. `finished` ones are read to their end.
-    `describe` returns None for a file that the source goes on without.
+    A `restored` split has reached a file: its files before that one are read. All files of `finished` splits are read.
+    `describe` returns None for a file that the source skips.
 
-    Of each directory the names of the files are known that its last two listings had, and the last name of all. A file
-    that two listings in a row lack is gone, and forgotten: one of its name that comes later is out of order.
+    It keeps, for each directory, the names in its last two listings and the highest name of all. A file that two
+    listings in a row lack is forgotten: if one of its name appears later, that one is out of order.
     """
 
     describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
@@ -49,7 +49,7 @@ class DirectoryDiscovery:
     _last: dict[str, str] = field(default_factory=dict)
 
     def find_new(self, lister: Lister) -> _Found:
-        """The files not found before, described. Called by one thread at a time."""
+        """Return the files that were not found before, described. Called by one thread at a time."""
         self._skipped.clear()
         listed = set()
         new: list[ListedFile] = []
@@ -60,7 +60,8 @@ class DirectoryDiscovery:
                 empty.append(split_id)
             seen = self._seen.get(split_id, ())
             if directory.may_have_come and any(file.name not in seen for file in files):
-                # The listing may have a file and miss an earlier one, which a second listing has.
+                # A file may have come while this was listed, and be missing here although a later one is not. A second
+                # listing has it.
                 last = max(files)
                 files = [file for file in lister.list_again(directory.path) if file.name <= last.name]
             new += [file for file in files if self._is_new(file)]
@@ -80,11 +81,11 @@ class DirectoryDiscovery:
         return found, sorted(empty)
 
     def remembered(self) -> int:
-        """Count the names that are kept, one a directory aside."""
+        """Return how many names are kept, without the highest name of each directory."""
         return sum(map(len, self._seen.values()))
 
     def _forget_missing(self, split_id: str, listed: set[str]) -> None:
-        # Of a network's file system one listing may lack a file that is there.
+        # On a network file system one listing may lack a file that is there.
         missing = self._seen.get(split_id, set()) - listed
         gone = missing & self._missing.pop(split_id, set())
         if missing:
@@ -102,9 +103,9 @@ class DirectoryDiscovery:
             return False
         last = self._last.get(split_id, "")
         if file.name <= last:
-            what = f"appeared behind {last}, which is listed already"
+            what = f"appeared after {last}, which was listed before"
             if file.name == last:
-                what = "was gone and is there again"
+                what = "was deleted, and a file of that name is there again"
             raise MalformedDataError(f"{file.relative_path} {what}. {_IN_ORDER_OF_NAMES}")
         return True
 
@@ -114,8 +115,8 @@ class DirectoryDiscovery:
             read = reached.files - (reached.row is not None)
             if count > read:
                 raise MalformedDataError(
-                    f"{split_id} has {count} files up to {reached.file}, but only {read} of them were read: others "
-                    f"came later under earlier names. {_IN_ORDER_OF_NAMES}"
+                    f"{split_id} has {count} files up to {reached.file}, but only {read} of them were read: the others "
+                    f"were added later under earlier names. {_IN_ORDER_OF_NAMES}"
                 )
 
 
@@ -132,7 +133,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         super().__init__(config, context, checkpoint)
         self._finished = set(checkpoint.finished)
         self._listed = False
-        # Of each split the position that the next state has, and the files that are not read to their ends by then.
+        # Of each split its position in the next state, and the files that reach beyond it with their last positions.
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
 
@@ -170,12 +171,12 @@ class DirectoryEnumerator(FileSplitEnumerator):
         split_id = _split_of(file)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
-        # The file that a restart begins in: what was read of it is not indexed again.
+        # After a restart the first file was read in part: its rows before that are not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile(self._data_file(file), position, blocks, number)
-        self._add_log(split_id, logged, read)
+        self._append_file(split_id, logged, read)
         if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
@@ -210,7 +211,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         self._finished.add(split_id)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
-        self._left.clear()
+        self._finished_logs.clear()
         for split_id, files in self._unread.items():
             while files and files[0][1] <= self._positions.get(split_id, 0):
                 self._cleaner.add(checkpoint_id, files.popleft()[0])

@@ -1,4 +1,4 @@
-"""The files of a path, found in the background, and what becomes of those that were read."""
+"""What both enumerators of files share: files are listed in the background, and cleaned when they were read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
                 lister.name_empty()
                 return found
             except BaseException:
-                # What failed is new again the next time, wherever it is.
+                # All directories are listed again the next time: what was found here is lost.
                 lister.forget()
                 raise
 
@@ -84,7 +84,7 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
 
     def _gone(self, split: FileSplit) -> FileGoneError:
         return FileGoneError(
-            f"{posixpath.join(self._root, split.split_id, split.file).rstrip('/')} is gone, and not all of it was "
-            f"read (the records of split {split.split_id!r} before {split.position} were); restore it, or start "
-            "with a new checkpointLocation"
+            f"{posixpath.join(self._root, split.split_id, split.file).rstrip('/')} is gone, and only the records of "
+            f"split {split.split_id!r} before position {split.position} were read; restore it, or start with a new "
+            "checkpointLocation"
         )

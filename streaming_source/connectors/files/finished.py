@@ -1,24 +1,21 @@
-"""Which files are finished: what is remembered of them, twelve bytes a file, and how much of it in an offset."""
+"""Finished files: which of them an offset remembers, by their marks, and which it forgets."""
 
 from __future__ import annotations
 
 import logging
-import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from enum import IntEnum
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from sortedcontainers import SortedDict
 
 from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered, Segment
 from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.marks import MARK, Marks, marks_of
 
-__all__ = ["MARK", "FinishedFiles", "Known", "MarkSet", "Marks", "RecentFiles", "marks_of", "order_key"]
+__all__ = ["FinishedFiles", "RecentFiles", "order_key"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,96 +24,14 @@ _AGE_SEGMENTS: Final = 64
 _MANY_FILES: Final = 3 * 1024
 """In base 64, some 48 KiB of the offset."""
 
-MARK: Final = np.dtype([("path", "<u8"), ("version", "<u4")])
-"""A digest of the path below the root, and one of size and modification time."""
-
-_ANY_VERSION: Final = 0
-"""The version of a file of which only the path is known."""
-
-Marks = npt.NDArray[np.void]
-"""Array of `MARK`."""
-
-
-def marks_of(files: Iterable[ListedFile], *, by_name: bool = False) -> Marks:
-    """The marks of files, in their order; of one of unknown size (below 0) that of all its versions.
-
-    With `by_name` a file is any that has its name, in whatever directory and version.
-
-    Two paths have one digest by chance only: among `n` files that are remembered and `m` that are new, one is taken for
-    another with a probability of `n * m / 2**64` (a million of each: 1 in 18 million).
-    """
-    if by_name:
-        return np.array([(_digest(file.name), _ANY_VERSION) for file in files], MARK)
-    return np.array([(_digest(file.relative_path), _version(file)) for file in files], MARK)
-
-
-def _digest(path: str) -> int:
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
-
-
-def _version(file: ListedFile) -> int:
-    return _ANY_VERSION if file.size < 0 else zlib.crc32(b"%d:%d" % (file.size, file.modified_ms)) or 1
-
-
-class Known(IntEnum):
-    """What is known of a file."""
-
-    NEW = 0
-    SAME = 1
-    REWRITTEN = 2
-
-
-class MarkSet:
-    """Files that are known, by their marks: 12 bytes a file. One may be known in several versions."""
-
-    def __init__(self) -> None:
-        # Sorted by path.
-        self._paths = np.empty(0, np.uint64)
-        self._versions = np.empty(0, np.uint32)
-
-    def __len__(self) -> int:
-        return self._paths.size
-
-    def add(self, marks: Marks) -> None:
-        """Make m files known. O(m log m), and copying those that are known."""
-        if marks.size:
-            new = marks[np.argsort(marks["path"])]
-            place = np.searchsorted(self._paths, new["path"])
-            self._paths = np.insert(self._paths, place, new["path"])
-            self._versions = np.insert(self._versions, place, new["version"])
-
-    def remove(self, marks: Marks) -> None:
-        """Forget these versions of m files. O((m + n) log m) for n known ones."""
-        gone = {(int(mark["path"]), int(mark["version"])) for mark in marks}
-        (near,) = np.isin(self._paths, marks["path"]).nonzero()
-        pairs = zip(self._paths[near].tolist(), self._versions[near].tolist(), strict=True)
-        leaves = near[[pair in gone for pair in pairs]] if near.size else near
-        self._paths, self._versions = np.delete(self._paths, leaves), np.delete(self._versions, leaves)
-
-    def match(self, marks: Marks) -> npt.NDArray[np.int8]:
-        """Of each file what is known of it, `int8[n]` of `Known`. O(n log m) for m known ones."""
-        found = np.full(marks.size, Known.NEW, np.int8)
-        paths, versions = self._paths, self._versions
-        place, undecided = np.searchsorted(paths, marks["path"]), np.arange(marks.size)
-        # Versions of one path stand next to each other; there is hardly ever more than one.
-        while undecided.size:
-            there = place < paths.size
-            there[there] = paths[place[there]] == marks["path"][undecided[there]]
-            place, undecided = place[there], undecided[there]
-            known, wanted = versions[place], marks["version"][undecided]
-            same = (known == wanted) | (known == _ANY_VERSION) | (wanted == _ANY_VERSION)
-            found[undecided] = np.where(same, Known.SAME, Known.REWRITTEN)
-            place, undecided = place[~same] + 1, undecided[~same]
-        return found
-
 
 def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
-    """Return where a file comes in an order. By event time a name has no meaning, so that its age decides."""
+    """Return the key of a file in an order. In that of event times the age decides, as names have no meaning there."""
     return (0 if order == "name" else file.modified_ms, "" if order == "eventTime" else file.relative_path)
 
 
 class FinishedFiles(ABC):
-    """The files that were read to their ends and are in no offset as splits any more.
+    """The files that were read to their ends, and are no longer splits in an offset.
 
     Its methods run on the coordinator's thread; `load`, `forgotten` and `is_forgotten` on any.
     """
@@ -132,14 +47,14 @@ class FinishedFiles(ABC):
         """Return the files that were finished before the start; a `DataLossError` if a log of them is gone."""
 
     forgotten: OrderKey | None = None
-    """Files up to this key are taken for finished ones; None if each file is known."""
+    """All files up to this key count as finished; None if each finished file is remembered."""
 
     def take_forgotten(self) -> Marks:
         """Return the marks of the files that were forgotten since the last call. On any thread."""
         return np.empty(0, MARK)
 
     def is_forgotten(self, file: ListedFile) -> bool:
-        """Return whether a file is taken for one that was finished and forgotten."""
+        """Return whether a file counts as finished because of its key."""
         return False
 
     @abstractmethod
@@ -148,21 +63,21 @@ class FinishedFiles(ABC):
 
     @abstractmethod
     def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        """Return what the offset of a state remembers; all files that were added are then in it, or in a log.
+        """Return what the offset of a state remembers. All files that were added are in it, or in a log, afterwards.
 
-        `lowest_waiting` is the lowest key of the files that wait, None without any. Keys from there on are not
-        forgotten: a restart would leave those files out.
+        `lowest_waiting` is the lowest key of the files that wait, None if none waits. Keys from there on are not
+        forgotten: a restart would ignore those files.
         """
 
 
 class RecentFiles(FinishedFiles):
-    """Finished files that are young, or late in the order of names or modification times; the others are forgotten.
+    """Remembers the finished files with the highest keys, and forgets the others.
 
-    Files up to the highest forgotten key are ignored. So each file is read at most once, and a file that appears late,
-    below that key, is not read.
+    Files up to the highest forgotten key are ignored. So each file is read at most once, and a file that appears later
+    with a lower key is not read.
 
-    By event time they are forgotten when they are older than the newest by `max_age_ms`, whatever their number; in any
-    other order some `max_files` are remembered.
+    In the order of event times a file is forgotten when it is older than the newest one by `max_age_ms`. In the other
+    orders about `max_files` are remembered.
     """
 
     def __init__(
@@ -175,7 +90,7 @@ class RecentFiles(FinishedFiles):
         self._max_files = max_files
         self._segment_bytes = max(max_files // _SEGMENTS, 1) * MARK.itemsize
         self._by_age = order == "eventTime"
-        # Marks, by the highest key of the segment that they are in.
+        # The marks of each segment, by its highest key.
         self._segments: SortedDict[OrderKey, bytes] = SortedDict((one.upto, one.marks) for one in state.segments)
         self._width_ms = max(max_age_ms // _AGE_SEGMENTS, 1)
         self._warned = False
@@ -230,8 +145,8 @@ class RecentFiles(FinishedFiles):
         if held > _MANY_FILES and not self._warned:
             self._warned = True
             _log.warning(
-                "the offset remembers %d finished files and grows with every one that is not older than maxFileAge: "
-                "give a stateLocation, or a fileOrder in which files are known by their place, or a shorter maxFileAge",
+                "the offset remembers %d finished files, and grows with each file until it is older than maxFileAge: "
+                "set stateLocation, a fileOrder other than eventTime, or a shorter maxFileAge",
                 held,
             )
         return Remembered(self.forgotten, tuple(Segment(*entry) for entry in self._segments.items()))

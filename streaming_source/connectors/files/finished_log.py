@@ -1,4 +1,4 @@
-"""Finished files, written down in a directory: an entry for each state of an offset."""
+"""A log of finished files in a directory, with an entry for each state that finished some."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import pyarrow.compute as pc
 from pyarrow import fs
 
 from streaming_source.connectors.files.checkpoint import OrderKey, Remembered
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Marks
+from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.data_files.stores import Root
+from streaming_source.connectors.files.marks import MARK, Marks
+from streaming_source.data_files.stores import Root, write_whole
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["FinishedLog"]
 
 _FILES_MERGED: Final = 32
 _SCHEMA: Final = pa.schema([("state", pa.int64()), ("path", pa.uint64()), ("version", pa.uint32())])
-_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
-"""File systems on which a file is there when it was written to its end, and not before."""
 
 
 class _Part(NamedTuple):
@@ -45,16 +44,16 @@ class _Part(NamedTuple):
         first, last, merged = map(int, numbers)
         return _Part(first, last, merged)
 
-    def holds(self, other: _Part) -> bool:
+    def contains(self, other: _Part) -> bool:
         return self.first <= other.first and other.last <= self.last
 
 
 class FinishedLog(FinishedFiles):
-    """A log of finished files: an entry a state, written before the offset of the state is given out.
+    """A log of finished files. The entry of a state is written before Spark gets the offset of that state.
 
-    The offset has the log's id and the last state that it had an entry of. A restart from any offset, however old,
-    reads the entries up to that; later ones, of a run that was not committed, are removed before the next is written.
-    So an entry that is written again replaces the one before it.
+    The offset has the log's id and the last state that has an entry. A restart from any offset, however old, reads the
+    entries up to that state. Later entries are of micro-batches that were not committed: they are removed before the
+    next entry is written, so that an entry that is written again replaces the first one.
 
     An entry is an Arrow file with columns `state`, `path` and `version` (see `MARK`). When there are many they
     are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
@@ -70,7 +69,7 @@ class FinishedLog(FinishedFiles):
     def load(self) -> Marks:
         if not self._last:
             return np.empty(0, MARK)
-        parts = _without_held(self._listed())
+        parts = _without_contained(self._listed())
         if not any(part.first <= self._last <= part.last for part in parts):
             raise DataLossError(
                 f"stateLocation has no entry of state {self._last} in {self._directory()[1]}: without it finished "
@@ -111,9 +110,9 @@ class FinishedLog(FinishedFiles):
         return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
 
     def _cut(self) -> list[_Part]:
-        """Remove the entries after the state from which reading goes on; return the others."""
+        """Remove the entries after the last state of the offset, and return the other parts."""
         kept = []
-        for part in _without_held(listed := self._listed()):
+        for part in _without_contained(listed := self._listed()):
             if part.last > self._last >= part.first:
                 table = _upto(self._read(part), self._last)
                 part = part._replace(last=self._last)
@@ -124,7 +123,7 @@ class FinishedLog(FinishedFiles):
         return kept
 
     def _merge(self) -> None:
-        """Make one file of the last ones that were merged equally often, as long as there are enough of them."""
+        """Merge the last parts into one while there are enough that were merged equally often."""
         assert self._parts is not None
         while True:
             last = self._parts[-1]
@@ -148,16 +147,11 @@ class FinishedLog(FinishedFiles):
             ) from error
 
     def _write(self, part: _Part, table: pa.Table) -> None:
-        """Write a file as a whole or not at all."""
         filesystem, directory = self._directory()
-        filesystem.create_dir(directory, recursive=True)
-        path = posixpath.join(directory, part.name)
-        at_once = filesystem.type_name in _WRITES_WHOLE_FILES
-        written = path if at_once else posixpath.join(directory, f"_{part.name}")
-        with filesystem.open_output_stream(written) as stream, pa.ipc.new_file(stream, _SCHEMA) as writer:
+        content = pa.BufferOutputStream()
+        with pa.ipc.new_file(content, _SCHEMA) as writer:
             writer.write_table(table)
-        if not at_once:
-            filesystem.move(written, path)
+        write_whole(filesystem, posixpath.join(directory, part.name), content.getvalue())
 
     def _delete(self, parts: Iterable[_Part]) -> None:
         filesystem, directory = self._directory()
@@ -165,9 +159,9 @@ class FinishedLog(FinishedFiles):
             filesystem.delete_file(posixpath.join(directory, part.name))
 
 
-def _without_held(parts: list[_Part]) -> list[_Part]:
-    """Return the parts that no other holds: a merged file may be there beside the ones that it was made of."""
-    return [part for part in parts if not any(other != part and other.holds(part) for other in parts)]
+def _without_contained(parts: list[_Part]) -> list[_Part]:
+    """Return the parts that no other part contains: a crash may leave a merged part beside those that it replaces."""
+    return [part for part in parts if not any(other != part and other.contains(part) for other in parts)]
 
 
 def _upto(table: pa.Table, state: int) -> pa.Table:

@@ -1,189 +1,49 @@
-"""Files as splits: each is finite, and they are begun in an order, so many at a time."""
+"""Files as splits: they begin in an order, as many at a time as there is room for."""
 
 from __future__ import annotations
 
-import logging
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import compress, islice
+from itertools import compress
 from typing import Final
 
-import numpy as np
 from pyarrow import fs
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
-from streaming_source.connectors.files.checkpoint import FileOrder, FilesCheckpoint, OrderKey
+from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished import MARK, FinishedFiles, Known, Marks, MarkSet, RecentFiles
+from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
+from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.data_files.turns import BYTES_IN_WORK, FILES_IN_WORK, FilesInWork, next_files
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 
-__all__ = ["FileDiscovery", "FiniteFileEnumerator"]
+__all__ = ["FiniteFileEnumerator"]
 
 RECENT_FILES: Final = 1024
 """How many finished files an offset remembers where files are read in the order of names or modification times."""
 
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
-_AT_ONCE: Final = 4096
-_TOO_LATE: Final[dict[FileOrder, str]] = {
-    "eventTime": "modified longer ago than maxFileAge allows",
-    "name": "by name far before files that were begun",
-    "modificationTime": "modified long before files that were begun",
-}
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Found:
-    """The result of one listing.
-
-    `waiting` are new files, packed (see `WaitingFile`). `rewritten` ones were known with another content. The source
-    goes on without those `left_out`, until they are gone. In the first listing `finished` has the paths of finished
-    files that are still there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key
-    `forgotten` are in none of these.
-    """
-
-    waiting: list[bytes] = field(default_factory=list)
-    rewritten: list[WaitingFile] = field(default_factory=list)
-    left_out: list[ListedFile] = field(default_factory=list)
-    left_out_and_gone: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-    newest_ms: int = 0
-    forgotten: OrderKey | None = None
-
-
-@dataclass(slots=True)
-class FileDiscovery:
-    """Each file is a split.
-
-    Files are begun in an `order`; by event time each is described as soon as it is found, None in place of one that the
-    source goes on without, which are then `left_out`. `finished` are those that were before the start, beside those
-    `just_finished`; others are `in_work`.
-
-    No file may be read twice: so 12 bytes are kept of each that was found, until `finished` has forgotten it (then its
-    key tells that it was read) and a listing of all directories has it no more. With a `stateLocation`, by which a file
-    is read once for ever, nothing is forgotten.
-    """
-
-    order: FileOrder
-    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
-    finished: FinishedFiles
-    just_finished: list[ListedFile]
-    in_work: list[ListedFile]
-    left_out: Callable[[], list[ListedFile]] = list
-    _known: MarkSet | None = None
-    # Of files that `finished` has forgotten, and that are known as they may be listed again.
-    _leaving: Marks = field(default_factory=lambda: np.empty(0, MARK))
-
-    def find_new(self, lister: Lister) -> _Found:
-        """The files not found before, described where their order needs that. Called by one thread at a time."""
-        is_first = self._known is None
-        known, finished = self._known, MarkSet()
-        if known is None:
-            known, ended = MarkSet(), self.finished.load()
-            finished.add(ended)
-            finished.add(self.finished.marks_of(self.just_finished))
-            known.add(ended)
-            known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
-        self._leaving = np.append(self._leaving, self.finished.take_forgotten())
-        found, marks, there_now = _Found(forgotten=self.finished.forgotten), [], MarkSet()
-        ignored: list[ListedFile] = []
-        left_out = self.left_out()
-        listed = self._files(lister.list_changed(), found)
-        while files := list(islice(listed, _AT_ONCE)):
-            of_files = self.finished.marks_of(files)
-            if lister.lists_all and (self._leaving.size or left_out):
-                there_now.add(of_files)
-            known_as = known.match(of_files)
-            # A name alone does not prove that this very file was read: it is not cleaned.
-            if is_first and len(finished) and not self.finished.by_name:
-                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
-                found.finished += [files[i].relative_path for i in there.tolist()]
-            interesting = np.flatnonzero(known_as != Known.SAME)
-            marks.append(of_files[interesting])
-            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
-            ignored += [file for file, _ in new if self.finished.is_forgotten(file)]
-            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
-        # Only now, when all was described: what failed is new again the next time.
-        known.add(np.concatenate([np.empty(0, MARK), *marks]))
-        self._known = known
-        if lister.lists_all:
-            self._forget_gone(known, there_now, left_out, found)
-        self._leaving = np.append(self._leaving, self.finished.marks_of(ignored))
-        if ignored and is_first:
-            # Nearly always they were read; a file that came while the source was down looks the same.
-            _log.info("%d files are taken for read and forgotten", len(ignored))
-        elif ignored:
-            _warn_ignored([file.relative_path for file in ignored], self.order)
-        return found
-
-    def _forget_gone(self, known: MarkSet, there_now: MarkSet, left_out: list[ListedFile], found: _Found) -> None:
-        """Forget what a listing of all directories has no more, of files that need not be known otherwise."""
-        is_gone = there_now.match(self._leaving) == Known.NEW
-        known.remove(self._leaving[is_gone])
-        self._leaving = self._leaving[~is_gone]
-        marks = self.finished.marks_of(left_out)
-        is_gone = there_now.match(marks) == Known.NEW
-        known.remove(marks[is_gone])
-        found.left_out_and_gone += [left_out[i].relative_path for i in np.flatnonzero(is_gone).tolist()]
-
-    def remembered(self) -> int:
-        """Count the files of which a mark is kept."""
-        return 0 if self._known is None else len(self._known)
-
-    def _files(self, directories: Iterable[ListedDirectory], found: _Found) -> Iterator[ListedFile]:
-        names: set[str] = set()
-        for directory in directories:
-            for file in directory.files:
-                if self.finished.by_name and file.name in names:
-                    continue
-                if self.finished.by_name:
-                    names.add(file.name)
-                found.newest_ms = max(found.newest_ms, file.modified_ms)
-                yield file
-
-    def _take(self, new: list[tuple[ListedFile, bool]], found: _Found) -> None:
-        described: list[FileBlocks | None] = [None] * len(new)
-        if self.order == "eventTime":
-            described = self.describe([file for file, _ in new])
-        for (file, is_rewritten), blocks in zip(new, described, strict=True):
-            if self.order == "eventTime" and blocks is None:
-                found.left_out.append(file)
-            elif is_rewritten:
-                found.rewritten.append(WaitingFile(file, blocks))
-            else:
-                found.waiting.append(WaitingFile(file, blocks).pack(self.order))
-
-
-def _warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Log that files came too late."""
-    _log.warning(
-        "ignored, because they cannot be distinguished from forgotten files that were read: %s, %s",
-        name_ten(paths),
-        _TOO_LATE[order],
-    )
-
 
 class FiniteFileEnumerator(FileSplitEnumerator):
-    """Begins file after file in the order of the source; the others wait behind the horizon.
+    """Begins file after file in the order of the source; those that wait hold the watermark at the horizon.
 
     Notes
     -----
-    By event time the horizon is the earliest one in the files that wait. In the order of names or modification times it
-    is what the user declares: the latest event time in the files that were begun, less the out-of-orderness.
+    In the order of event times the horizon is the earliest event time of the files that wait. In the order of names or
+    modification times it follows from what the user declares: it is the latest event time in the files that were begun,
+    less the out-of-orderness.
     """
 
     def __init__(
@@ -203,7 +63,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._rewritten: set[str] = set()
         # Since the last state.
         self._begun_files = self._begun_bytes = 0
-        # Number of the last state that was made here.
+        # The number of the last state since the start; None before the first.
         self._state: int | None = None
         self._latest_us = NO_TIMESTAMP if checkpoint.latest_us is None else checkpoint.latest_us
         self._newest_ms = 0
@@ -234,7 +94,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._finished,
             self._just_finished,
             [*self._files.values()],
-            # On a worker: a copy in one step.
+            # Called on a worker: `list` copies the values in one step.
             lambda: list(self._left_out.values()),
         )
         self._just_finished = []
@@ -244,14 +104,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
             self._index(split.split_id, file, blocks, read=split.position)
 
-    def _on_found(self, found: _Found) -> None:
+    def _on_found(self, found: FoundFiles) -> None:
         self._newest_ms = max(self._newest_ms, found.newest_ms)
         self._left_out.update((file.relative_path, file) for file in found.left_out)
         for path in found.left_out_and_gone:
             self._left_out.pop(path, None)
         for file in found.rewritten:
             self._take_rewritten(file)
-        # Their micro-batches were committed, and the source stopped before it was notified.
+        # They were committed, but the source stopped before it could clean them.
         self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
@@ -264,16 +124,16 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._publish_horizon()
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
-        """Leave out files that were forgotten after they were found: a restart would take them for read ones."""
+        """Leave out files up to a key that was forgotten after they were found: a restart would ignore them."""
         files = [WaitingFile.unpack(entry, self._order).file for entry in packed]
         forgotten = [self._finished.is_forgotten(file) for file in files]
         if any(forgotten):
-            _warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
+            warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
         return [entry for entry, is_forgotten in zip(packed, forgotten, strict=True) if not is_forgotten]
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
-        # A file that waits or is left out was not read: only its present content counts.
+        # A file that waits or is left out was not read before: its new content replaces the old.
         if self._backlog.take(path) is None and path not in self._left_out:
             if any(file.relative_path == path for file in self._files.values()):
                 raise self._rewritten_while_read(path)
@@ -290,7 +150,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         begun = 0
-        # Files that are left out are none that can be read.
+        # Files that are left out bring nothing to read: others begin in their place.
         while not begun and (next_ones := list(self._next(is_blocked=nearest_us > self._horizon_us()))):
             blocks = [file.blocks for file in next_ones]
             if self._order != "eventTime":
@@ -326,9 +186,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._index(split.split_id, file, blocks, read=0)
 
     def _index(self, split_id: str, file: ListedFile, blocks: FileBlocks, *, read: int) -> None:
-        self._add_log(split_id, LoggedFile(self._data_file(file), 0, blocks), read)
+        self._append_file(split_id, LoggedFile(self._data_file(file), 0, blocks), read)
         self._context.complete_split(split_id)
-        # Times beyond the limit may not be valid.
+        # Event times beyond the limit (`maxFutureSkew`) may be wrong.
         limit_us = self._context.event_time_limit_us
         latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
         self._latest_us = int(latest.max(initial=self._latest_us))
@@ -364,7 +224,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
-        self._left.clear()
+        self._finished_logs.clear()
         self._state = checkpoint_id
         self._begun_files = self._begun_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
@@ -401,8 +261,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
-            f"{self._path(path)} was rewritten while it was read: its size or modification time is another, and what "
-            "was read of it may be there no more. Restore it, or start with a new checkpointLocation"
+            f"{self._path(path)} was rewritten while it was read: its size or modification time is another, and the "
+            "records that were read may no longer be in it. Restore it, or start with a new checkpointLocation"
         )
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:

@@ -1,4 +1,4 @@
-"""Columns that files have by their places: values in the names of directories, and Spark's `_metadata`."""
+"""Columns whose values follow from where a file is: those in names of directories, and Spark's `_metadata`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA: Final = pa.field(
         ]
     ),
 )
-"""As in Spark, but for the part of the file that a task reads."""
+"""As in Spark, without the fields on the part of the file that a task reads."""
 
 _ASCII: Final = re.compile(r"[ -~]+")
 
@@ -35,13 +35,13 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def values_in(directory: str) -> dict[str, str | None]:
-    """Columns and their values, as text, in the names of a path of directories; None for a null."""
+    """Return the columns and values (text; None for a null) in the names of the directories of a path."""
     pairs = (part.split("=", 1) for part in directory.split("/") if "=" in part.lstrip("="))
     return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
 
 def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns that directories have in their names, in the user's type, or the narrowest that holds all values."""
+    """Return the columns in the names of directories, in the user's type, or the narrowest that holds all values."""
     values: dict[str, set[str]] | None = None
     for directory in directories:
         found = values_in(directory)
@@ -59,10 +59,10 @@ def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType
 
 
 class GivenColumns:
-    """The columns of a query whose values are known by the place of a file, and not read from it.
+    """The columns of a query whose values follow from where a file is, and are not read from it.
 
-    They are in the names of the directories below the source's root, as in `day=2024-01-31/region=eu`, where the source
-    reads columns there; and there is `METADATA`, where the query has it.
+    With `in_names` these are the columns in the names of directories below the source's root, as in
+    `day=2024-01-31/region=eu`; and `METADATA`, if the query has it.
     """
 
     def __init__(self, filesystem: fs.FileSystem, uri: str, schema: pa.Schema, *, in_names: bool) -> None:
@@ -74,8 +74,8 @@ class GivenColumns:
         self._of_directory = lru_cache(maxsize=256)(self._parsed)
 
     def of(self, file: ListedFile, path: str) -> dict[str, pa.Scalar]:
-        """Return the values of a file with this path; a `SchemaError` for one that is not of its column's type."""
-        # One dictionary for all files of a directory: it is pickled once for each task that reads some of them.
+        """Return the values for a file; raises a `SchemaError` if one is not of its column's type."""
+        # All files of a directory share one mapping, so that it is pickled once a task.
         given = self._of_directory(file.directory) if self._in_names else {}
         return {**given, METADATA.name: self._metadata(file, path)} if METADATA.name in self._types else given
 
@@ -87,7 +87,7 @@ class GivenColumns:
         }
 
     def _metadata(self, file: ListedFile, path: str) -> pa.Scalar:
-        # Spark escapes both as Java's URIs do.
+        # Spark escapes paths as Java's URIs do.
         escaped = _ASCII.sub(lambda found: quote(found[0], safe="/,;:$&+=@!~*'()"), path)
         modified_us = file.modified_ms * 1000 if file.modified_ms else None
         values = (f"{self._prefix}{escaped}", file.name, file.size, modified_us)
@@ -105,7 +105,7 @@ def _scalar(directory: str, name: str, value: str | None, data_type: pa.DataType
 
 
 def _narrowest(texts: list[str]) -> pa.DataType:
-    """As Spark infers them: int, bigint, double, date, timestamp, or text."""
+    """Return the type that Spark infers: int, bigint, double, date, timestamp, or string."""
     for written, data_type in _WRITTEN:
         try:
             if texts and all(written.fullmatch(text) for text in texts):
@@ -124,4 +124,4 @@ _WRITTEN: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d"), pa.date32()),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"), pa.timestamp("us")),
 )
-"""How values of a type are written. A cast takes more for one: `0x1f`, `nan`, an hour alone."""
+"""How values of a type are written. Arrow's casts would accept more: `0x1f`, `nan`, an hour alone."""

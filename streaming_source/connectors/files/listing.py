@@ -1,4 +1,4 @@
-"""The files below a path, listed again and again."""
+"""Listing the files below a path, again and again: only directories that may have changed are listed again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from streaming_source.connectors.files.selection import Selection, is_hidden
 from streaming_source.connectors.files.sink_log import SinkLog
-from streaming_source.connectors.files.tables import check_above, check_entries
+from streaming_source.connectors.files.table_folders import check_above, check_entries
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten"]
 
@@ -27,7 +27,7 @@ _NAMED: Final = 10
 _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 _CLOCKS_DIFFER_MS: Final = 60_000
-"""The clock of a store and ours differ by less."""
+"""The clocks of a store and of this machine are assumed to differ by less."""
 
 
 class ListedFile(NamedTuple):
@@ -53,10 +53,10 @@ class ListedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListedDirectory:
-    """What a directory holds that is not hidden: `files` directly in it, in no order, by its path below the root.
+    """The files directly in a directory, in no order, without hidden ones. `path` is below the root.
 
-    It `is_empty` if it has neither files nor directories. To list takes time: where files `may_have_come` meanwhile, it
-    may have one of them, and miss another that came before that.
+    It `is_empty` if it has neither files nor directories. If files `may_have_come` while it was listed, a file may be
+    missing although a later one is listed.
     """
 
     path: str
@@ -66,13 +66,13 @@ class ListedDirectory:
 
 
 class Lister:
-    """Lists what a source selects again and again: of what was listed before only directories that may have changed.
+    """Lists the files that a source selects, again and again.
 
-    A directory of a local file system is listed again when the time at which it changed is another, and now and then in
-    any case: a file that is written anew in place does not change its directory. On other file systems every directory
-    is. Names that begin with `_` or `.` are hidden, and all below them. A link to a directory above it is not followed.
-    Of what Spark's file sink has written there are those files alone that are in its log. A file of 0 bytes is
-    left out until it has some, and named in the log once; so are files modified after `until_ms`.
+    On a local file system a directory is listed again when its time of modification has changed, and every minute in
+    any case, since a file that is rewritten in place does not change its directory. On other file systems every
+    directory is listed each time. Names that begin with `_` or `.` are hidden, with all below them. A link to a
+    directory above itself is not followed. In the output of Spark's file sink only the files in the sink's log are
+    listed. Files of 0 bytes, until they have some, and files modified after `until_ms` are left out, and logged once.
     """
 
     def __init__(self, selection: Selection, until_ms: int | None = None) -> None:
@@ -81,12 +81,13 @@ class Lister:
         self._until_ms = until_ms
         self._has_named_later = False
         self._sink_log: SinkLog | None = None
-        # Of directories that have settled: when they changed, and their directories.
+        # By directory that has settled: its time of modification, and the directories in it.
         self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
         self._full_at = -math.inf
-        # Whether the last listing has every directory there is.
+        # Whether the last listing has all directories, not only changed ones.
         self.lists_all = False
-        # Files of 0 bytes, those that were named, and their directories: a file's first bytes do not change these.
+        # Files of 0 bytes, those that were logged, and their directories: these do not change when a file gets its
+        # first bytes.
         self._empty: set[str] = set()
         self._named_empty: set[str] = set()
         self._holding_empty: set[str] = set()
@@ -94,11 +95,11 @@ class Lister:
     def list_changed(self) -> Iterator[ListedDirectory]:
         """Return the directories that may have changed since they were listed last, in no order.
 
-        A `PathNotFoundError` if a path is missing or not a directory, a `MalformedDataError` if Spark's file sink has
-        written here, and its log cannot be read, an `OptionError` if a path is in the folder of a table, or has one.
+        Raises a `PathNotFoundError` if a path is missing or not a directory, a `MalformedDataError` if the log of
+        Spark's file sink cannot be read, an `OptionError` if a path is in the folder of a table, or contains one.
         """
         directories, files = self._selection.select()
-        # Directories that hold such a file never settle, so each listing finds them all.
+        # A directory with a file of 0 bytes never settles, so each listing finds all such files.
         self._empty.clear()
         self._holding_empty.clear()
         if self._sink_log is None:
@@ -107,7 +108,7 @@ class Lister:
             places = [_path(self._root, directory) for directory in directories]
             check_above(self._filesystem, {*places, *(posixpath.dirname(file.path) for file in files)})
         has_more = self._sink_log is not None and self._sink_log.refresh()
-        # Files are there before they are in the log.
+        # A file is written before it is in the log: its directory may have settled without it.
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:
             self._settled.clear()
             self._full_at = time.monotonic()
@@ -115,23 +116,24 @@ class Lister:
         return self._restricted(self._list(directories, files), is_complete=has_more)
 
     def list_again(self, directory: str) -> list[ListedFile]:
-        """List the files directly in a directory, by its path below the root, once more."""
+        """List the files directly in a directory again, by its path below the root."""
         listed, _ = self._list_one(_path(self._root, directory), directory)
         return [file for found in self._restricted(iter([listed]), is_complete=False) for file in found.files]
 
     def name_empty(self) -> None:
-        """Log which files of 0 bytes were passed over, each once."""
+        """Log which files of 0 bytes were left out, each once."""
         new, self._named_empty = self._empty - self._named_empty, {*self._empty}
         if new:
             _log.warning("files of 0 bytes are skipped until they have some: %s", name_ten(new))
 
     def forget(self) -> None:
+        """List all directories the next time."""
         self._settled.clear()
 
     def _list(self, directories: dict[str, fs.FileInfo], files: list[fs.FileInfo]) -> Iterator[ListedDirectory]:
         seen: set[str] = set()
         for directory, info in directories.items():
-            # Object stores have no such times, and list all below a directory in one go.
+            # Directories of object stores have no time of modification; all below one is listed in one call.
             yield from (self._list_all if info.mtime_ns is None else self._walk)(directory, seen)
         yield from self._single(files, seen)
 
@@ -143,7 +145,7 @@ class Lister:
     def _in_log(
         self, listed: Iterator[ListedDirectory], paths: set[str], *, is_complete: bool
     ) -> Iterator[ListedDirectory]:
-        """What the log of a file sink has; directories without any of that are none."""
+        """Yield the files that the log of a file sink has; directories without any of them are left out."""
         there: set[str] = set()
         for directory in listed:
             files = [file for file in directory.files if file.relative_path in paths]
@@ -153,7 +155,7 @@ class Lister:
         gone = {path for path in paths - there if self._selection.takes_name(posixpath.basename(path))}
         if is_complete and gone:
             _log.warning(
-                "%d files are in the log of Spark's file sink and not there; they are read no more: %s",
+                "%d files are in the log of Spark's file sink but do not exist; they are not read: %s",
                 len(gone),
                 name_ten(gone),
             )
@@ -254,18 +256,18 @@ class Lister:
 
 
 def name_ten(paths: Iterable[str]) -> str:
-    """Paths for a message: the first ones, and how many more there are."""
+    """Return the first ten paths for a message, and how many more there are."""
     names = sorted(paths)
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def list_files(selection: Selection) -> Iterator[ListedFile]:
-    """All files that are selected, in no order; see `Lister`."""
+    """Yield all files that are selected, in no order; see `Lister`."""
     return (file for directory in Lister(selection).list_changed() for file in directory.files)
 
 
 def list_directory(selection: Selection, directory: str) -> list[ListedFile]:
-    """Return the files that are selected directly in a directory, by its path below the root; in order of names."""
+    """Return the selected files directly in a directory, in the order of names; the path is below the root."""
     filesystem, root = selection.open()
     (selected, files), path = selection.select(), _path(root, directory)
     infos = [file for file in files if posixpath.dirname(file.path) == path]
@@ -286,7 +288,7 @@ def _path(root: str, directory: str) -> str:
 
 
 def _leads_up(path: str, directory: str) -> bool:
-    """Whether a directory of the local file system is a link to one above it."""
+    """Return whether a directory of the local file system is a link to one above it."""
     if not os.path.islink(path):
         return False
     target = os.path.realpath(path)

@@ -32,11 +32,11 @@ _WILD: Final = re.compile(r"[*?\[{]")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Selection:
-    """Paths of one file system, directories or patterns, and which names below them count.
+    """Which files of a file system are read: those below `paths`, which are directories or patterns.
 
-    In patterns of directories and files `*`, `?`, `[a-z]` and `{a,b}` stand for parts of one name. `storage` has the
-    arguments of the file system. Files whose names do not match `name_pattern` are not there, nor are those that were
-    not modified later than `after_ms` and earlier than `before_ms`; None for no limit.
+    In patterns `*`, `?`, `[a-z]` and `{a,b}` match parts of one name. `storage` has the arguments of the file system.
+    Of the files below the paths those are selected whose names match `name_pattern` and that were modified later than
+    `after_ms` and earlier than `before_ms`; None for no limit.
     """
 
     paths: tuple[str, ...]
@@ -49,21 +49,21 @@ class Selection:
         return repr_without_secrets(self)
 
     def open(self) -> tuple[fs.FileSystem, str]:
-        """The file system, and the root: the path, or the nearest directory that holds all of them."""
+        """Return the file system, and the root: the one path, or the lowest directory that contains all paths."""
         filesystems, places, _ = zip(*self._parsed(), strict=True)
         return filesystems[0], places[0] if len(places) == 1 else posixpath.commonpath(places)
 
     def single_directory(self) -> tuple[fs.FileSystem, str] | None:
-        """The file system and the path, if one directory is selected and no pattern."""
+        """Return the file system and the path, if there is one path and it is no pattern."""
         (filesystem, path, pattern), *others = self._parsed()
         return None if pattern or others else (filesystem, path)
 
     def patterns(self) -> tuple[str, ...]:
-        """The paths without the file system that they are in, sorted: they identify this selection."""
+        """Return the paths without their file system, sorted: they identify this selection."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))
 
     def select(self) -> tuple[dict[str, fs.FileInfo], list[fs.FileInfo]]:
-        """The directories, by their paths below the root, of which all is read; and single files."""
+        """Return the directories of which all is read, by their paths below the root; and single files."""
         _, root = self.open()
         directories: dict[str, fs.FileInfo] = {}
         files: list[fs.FileInfo] = []
@@ -79,7 +79,7 @@ class Selection:
         return directories, files
 
     def takes(self, info: fs.FileInfo) -> bool:
-        """Whether this is a file that counts, if it is not hidden."""
+        """Return whether a file is selected, if it is not hidden."""
         if info.type is not fs.FileType.File or info.size == 0 or not self.takes_name(info.base_name):
             return False
         modified_ms = (info.mtime_ns or 0) // 1_000_000
@@ -88,11 +88,11 @@ class Selection:
         )
 
     def takes_name(self, name: str) -> bool:
-        """Whether `pathGlobFilter` lets a name pass."""
+        """Return whether a name matches `pathGlobFilter`."""
         return self.name_pattern is None or any(fnmatchcase(name, one) for one in _without_braces(self.name_pattern))
 
     def _parsed(self) -> list[tuple[fs.FileSystem, str, list[str]]]:
-        """Of each path its file system, the part before the first pattern, and the patterns of names after that."""
+        """Return, for each path, its file system, the part before the first pattern, and the patterns after that."""
         parsed = []
         for path in self.paths:
             for one in _without_braces(path):
@@ -113,11 +113,11 @@ class Selection:
 
 
 def split_paths(name: str, value: str) -> tuple[str, ...]:
-    """One path, in which a comma is a comma, or a JSON list of several."""
+    """Split an option into paths: a JSON list of several, or one path as it is, commas included."""
     try:
         paths = json.loads(value) if value.strip().startswith("[") else value
     except ValueError:
-        # A pattern may begin so as well.
+        # A pattern may begin with a bracket as well.
         paths = value
     if isinstance(paths, list) and not (paths and all(isinstance(path, str) and path.strip() for path in paths)):
         raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
@@ -127,7 +127,7 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
 
 
 def modified_ms(option: str, text: str | None, zone: str) -> int | None:
-    """Return the time of an option in milliseconds, None without one; an `OptionError` if it is no time."""
+    """Return the time of an option in milliseconds, None without one; raises an `OptionError` if it is no time."""
     if text is None:
         return None
     micros, valid = parse_iso8601(pa.array([text]), zone)
@@ -137,12 +137,12 @@ def modified_ms(option: str, text: str | None, zone: str) -> int | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or directory of this name is passed over."""
+    """Return whether a file or directory of this name is left out."""
     return name.startswith(("_", "."))
 
 
 def _fixed_part(path: str) -> tuple[str, list[str]]:
-    """The part of a path that has no pattern, and the names after it."""
+    """Return the part of a path before its first pattern, and the names after that."""
     if not _WILD.search(path):
         return path, []
     scheme, separator, rest = path.partition("://")
@@ -168,7 +168,7 @@ def _matching(filesystem: fs.FileSystem, place: str, names: list[str]) -> Iterat
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """A pattern with `{a,b}` as patterns without."""
+    """Return the patterns without braces that are equivalent to one with `{a,b}`."""
     found = re.search(r"\{([^{}]*)\}", pattern)
     if found is None:
         return [pattern]

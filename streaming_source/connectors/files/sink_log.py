@@ -27,11 +27,10 @@ _TRIALS: Final = 10
 class SinkLog:
     """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
 
-    `paths` are those of the files that there are, below the root, as of the last `refresh`. A file that is not in it
-    is not read: its micro-batch failed, wrote it twice, or is not done. As in Spark
-    (`MetadataLogFileIndex`) the log counts where the path that is read has one, not where a directory below has. It
-    has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact` stands for
-    all micro-batches up to `N`.
+    `paths` are the files in the log, below the root, as of the last `refresh`. Other files are not read: their
+    micro-batch failed, wrote them twice, or is not finished. As in Spark (`MetadataLogFileIndex`), the log counts only
+    if it is in the path that is read, not in a directory below. It has a file `N` for each micro-batch: a line `v1`,
+    and a JSON object for each file written. `N.compact` replaces the files of all micro-batches up to `N`.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
@@ -59,7 +58,7 @@ class SinkLog:
             try:
                 self._refresh()
             except FileNotFoundError:
-                # Spark deletes what a compacted file stands for.
+                # Spark deletes the files that a compacted one replaces.
                 if trial + 1 == _TRIALS:
                     raise
             else:
@@ -112,7 +111,7 @@ class SinkLog:
 
     def _malformed(self, name: str, why: str) -> MalformedDataError:
         return MalformedDataError(
-            f"{self._place}/{name}: this log of Spark's file sink lists the files that there are, and cannot be read: "
-            f"{why}. Repair it, or read what is there regardless of the log by a pattern in place of the directory, "
-            f"as in {self._root}/*"
+            f"{self._place}/{name}: this log of Spark's file sink decides which files are read, and cannot be read "
+            f"itself: {why}. Repair it, or read all files without the log, by a pattern in place of the directory, as "
+            f"in {self._root}/*"
         )

@@ -40,7 +40,7 @@ __all__ = ["FileSource"]
 _log = logging.getLogger(__name__)
 
 _RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
-"""How a name begins whose writer names files in no order: a number that is the same in each job, and a UUID."""
+"""How random names of files begin: a number that is the same in each job, and a UUID."""
 
 _AT_ONCE: Final = 16
 """Files whose columns are read at once."""
@@ -76,7 +76,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         place = ",".join(self.root.patterns())
         if self.path_glob_filter is not None:
             place = f"{place}:{self.path_glob_filter}"
-        return place if self.format == ParquetFormat() else f"{place}:{self.reading.identity}"
+        return place if self.format == ParquetFormat() else f"{place}:{self.zoned_format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:
@@ -91,7 +91,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
 
     def for_batch(self) -> FileSource:
-        """Nothing is remembered, and nothing becomes of the files."""
+        """Return the source for a batch read: it remembers no files, and cleans none."""
         return replace(
             self,
             file_order="eventTime",
@@ -103,10 +103,11 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         )
 
     def schema(self) -> pa.Schema:
-        """The columns of the files, or those of the first one by directory and name; of these the ones to read.
+        """Return the columns to read: of `data_schema`, of the first file by directory and name, or of all files.
 
-        A `PathNotFoundError` if there is no such directory, a `NoDataError` if it holds no file yet, a `NoSchemaError`
-        if files of this format have no names and types of columns, a `SchemaError` if `columns` has another.
+        Raises a `PathNotFoundError` if there is no such directory, a `NoDataError` if it has no file yet, a
+        `NoSchemaError` if files of this format have no types of columns, a `SchemaError` if `columns` names a column
+        that is not there.
         """
         try:
             schema = _all_columns(self)
@@ -149,7 +150,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                 "start, and closed its windows with them; without it later files would never be read. Set bounded = "
                 "true again, or use a new checkpointLocation"
             )
-        # Here and not above: a planner runs one of the two, and a task none.
+        # Imported here: a planner runs one of the two, and a task neither.
         if checkpoint.split_by == "file":
             from streaming_source.connectors.files.finite import FiniteFileEnumerator
 
@@ -160,7 +161,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return DirectoryEnumerator(self, context, checkpoint)
 
     def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
-        """Finished files are known again only as they were written down."""
+        """Raise an `OffsetError` if an option has changed by which finished files are known again."""
         is_logged = self.state_location is not None
         was_logged = is_logged if checkpoint.remembered == Remembered() else checkpoint.remembered.log is not None
         for option, now, was in (
@@ -170,8 +171,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         ):
             if now != was:
                 raise OffsetError(
-                    f"{option} = {now!r}: it was {was!r} when the checkpoint was written, and files that are finished "
-                    "would be read once more; give it as it was, or use a new checkpointLocation"
+                    f"{option} = {now!r}: it was {was!r} when the checkpoint was written, and finished files would be "
+                    "read once more; set it as it was, or use a new checkpointLocation"
                 )
 
     def _layout(self) -> Literal["directory", "file"]:
@@ -188,14 +189,14 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[FileSplit]:
-        # Here and not above: a planner reads nothing with it.
+        # Imported here: the planner does not need it.
         from streaming_source.data_files.split_reader import FileSplitReader
 
         return FileSplitReader(self.root.open()[0], self, context.schema)
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:
-    """Those that are given, or those of the first file; and those in the names of directories."""
+    """Return the columns that are given, or those of the files, with those in the names of directories."""
     given = config.format.fixed_schema if config.data_schema is None else config.data_schema
     if given is not None and config.recursive_file_lookup and config.bounded:
         return given
@@ -216,12 +217,15 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     if config.recursive_file_lookup:
         return own
     named = partition_schema(sorted(directories), {field.name: field.type for field in given or ()})
-    # As in Spark: the value of a directory goes before that of a file under the same name.
+    # As in Spark, a column in the names of directories replaces one of the same name in the files.
     return pa.schema(list({field.name: field for field in [*own, *named]}.values()))
 
 
 def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schema:
-    """Of the first file, or the first that can be read where the source goes on without others; or of all."""
+    """Return the columns of the first file, or the first that is not skipped.
+
+    With `addAtRestart` those of all files.
+    """
     filesystem, root = config.root.open()
 
     def columns_of(file: ListedFile) -> pa.Schema | None:

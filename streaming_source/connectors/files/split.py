@@ -1,4 +1,4 @@
-"""Splits of files, and how offsets write them."""
+"""Splits over files, and how they are written in offsets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ __all__ = ["FileSplit", "FileSplitSerializer"]
 class FileSplit(RangedSplit):
     """A directory that is a log of files, or a single file.
 
-    `split_id` is the path below the source's root, with `@modified_ms` for a file that was rewritten; `position` the
-    number of the next record. For a directory, `file` is the name of the file in which that record is, and `row` its
-    row there; the files before it by name are read. With None as row this file is read too, and the next record
-    comes in a later one. Empty and 0 at the origin and for a single file. `files` is how many there were up to and with
-    `file`: if there are more later, some are new. For a single file, `modified_ms` is when it was last modified, and
-    `size` its bytes. `ranges` are for a reader only: what to read.
+    `split_id` is the path below the source's root, with `@modified_ms` for a file that was rewritten. `position` is the
+    number of the next record.
+
+    For a directory, `file` is the name of the file that has this record, and `row` is its row there; all files with
+    lower names are read. If `row` is None, `file` is read too, and the next record is in a later file. At the origin
+    they are empty and 0. `files` is how many files there were up to `file`: if a restart finds more, some are out of
+    order. For a single file, `modified_ms` is when it was modified, and `size` its bytes. `ranges` are for readers.
     """
 
     split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
@@ -39,7 +40,7 @@ class FileSplit(RangedSplit):
 
     @staticmethod
     def of_file(file: ListedFile, *, is_rewritten: bool = False) -> FileSplit:
-        """A single file before its first record; a file that was rewritten has another id than before."""
+        """Return the split of a single file before its first record; a rewritten file gets another id."""
         path = file.relative_path
         split_id = f"{path}@{file.modified_ms}" if is_rewritten else path
         return FileSplit(split_id, modified_ms=file.modified_ms, size=file.size)
@@ -50,7 +51,7 @@ class FileSplit(RangedSplit):
         return self.split_id.removesuffix(f"@{self.modified_ms}")
 
     def is_rewritten(self, info: fs.FileInfo) -> bool:
-        """Whether what is there now is another file; not of one that is gone, or of which too little is known."""
+        """Return whether the file has changed since; False if it is gone, or its time of modification is not known."""
         if info.type is not fs.FileType.File or not self.modified_ms:
             return False
         return (info.mtime_ns or 0) // 1_000_000 != self.modified_ms or self.size not in (None, info.size)

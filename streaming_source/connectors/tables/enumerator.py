@@ -230,7 +230,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         self._index(split, blocks)
 
     def _index(self, split: TableSplit, blocks: FileBlocks) -> None:
-        self._add_log(split.split_id, LoggedFile(self._lister.data_file(split.file), 0, blocks), split.position)
+        self._append_file(split.split_id, LoggedFile(self._lister.data_file(split.file), 0, blocks), split.position)
         self._context.complete_split(split.split_id)
 
     def _check_bounds(self, file: TableFile, blocks: FileBlocks) -> None:
@@ -277,7 +277,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         del self._files[split_id]
 
     def snapshot_state(self, checkpoint_id: int) -> TableCheckpoint:
-        self._left.clear()
+        self._finished_logs.clear()
         if self._waiting is None:
             return self._checkpoint
         return TableCheckpoint(
@@ -286,7 +286,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _look_at_columns(self, path: str, columns: Sequence[str]) -> None:
+    def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
         """Which columns a table has, its lister knows: a file may have others, which the table has dropped."""
 
     def _describe_begun(self, split: TableSplit) -> FileBlocks:

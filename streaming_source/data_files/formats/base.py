@@ -31,7 +31,7 @@ _ALL: Final = sys.maxsize
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows of a file, not decoded yet: `rows` of them from number `first` on; `at` as in `Place`."""
+    """Consecutive rows of a file, not decoded yet: `rows` rows from number `first` on; for `at` see `Place`."""
 
     first: int
     rows: int
@@ -40,25 +40,25 @@ class Chunk(NamedTuple):
 
 
 class OpenFile(ABC):
-    """An open file. Where it `seeks`, a chunk can be read without those before it; for `columns` see `FileBlocks`."""
+    """An open file. If it `seeks`, a chunk can be read without those before it; for `columns` see `FileBlocks`."""
 
     seeks: bool = True
     columns: tuple[str, ...] = ()
 
     @abstractmethod
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
-        """The chunks from the place of the rows on (from the beginning where the file does not seek).
+        """Yield the chunks from the place of the rows on; from the beginning if the file does not seek.
 
-        They have at least the columns `schema`. What comes after the rows may be left out.
+        They have at least the columns of `schema`. Chunks after the rows may be left out.
         """
 
     def stored_place(self, place: Place) -> Place:
-        """Return a place with the number of its row as it is stored; they differ where rows before it are deleted."""
+        """Return a place with the number that its row has in the file, where deleted rows are numbered too."""
         raise NotImplementedError(f"{type(self).__name__} has no files of which rows are deleted")
 
     @abstractmethod
     def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
-        """All rows of a chunk with exactly these columns; and which of them readers leave out, None for none."""
+        """Return all rows of a chunk with exactly these columns, and which of them readers drop; None for none."""
 
 
 class FileFormat(ABC):
@@ -72,19 +72,19 @@ class FileFormat(ABC):
     """As option `fileFormat` has it."""
 
     has_statistics: ClassVar[bool] = False
-    """Whether files have bounds of their event times without the time column being read."""
+    """Whether bounds of event times can be had without reading the time column."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
-    """Of files that all have the same columns, whatever is in them."""
+    """The columns, if all files of the format have the same ones."""
 
     @property
     def identity(self) -> str:
-        """Decides which rows a file has: offsets of one identity mean nothing under another."""
+        """What decides which rows a file has: an offset of one identity cannot be read with another."""
         return self.name
 
     @property
     def added_columns(self) -> tuple[pa.Field, ...]:
-        """Columns that are in no file, and added to those that are."""
+        """Columns that the format adds to those of the files."""
         return ()
 
     def with_columns(self, schema: pa.Schema) -> FileFormat:
@@ -92,34 +92,37 @@ class FileFormat(ABC):
         return self
 
     def in_zone(self, zone: str) -> FileFormat:
-        """Return the format with this zone for times in text that have none, unless it has a zone of its own."""
+        """Return the format with this zone for text times without one, unless the format has a zone of its own."""
         return self
 
     @abstractmethod
     def schema_of(self, file: StoredFile) -> pa.Schema:
-        """Columns of a file, without metadata; a `NoSchemaError` if it has no types, and none are to be inferred."""
+        """Return the columns of a file, without metadata.
+
+        Raises a `NoSchemaError` if the file has no types, and the options do not let them be inferred.
+        """
 
     @abstractmethod
     def _opened(self, file: StoredFile, schema: pa.Schema) -> AbstractContextManager[OpenFile]:
         """Open a file of which these columns will be read.
 
-        A `MalformedDataError` or a `SchemaError` if it is not of this format, has none of them or one in a type that
-        does not widen.
+        Raises a `MalformedDataError` if the file is not of this format, and a `SchemaError` if it has none of the
+        columns, or one in a type that does not widen.
         """
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
-        """The blocks of a file of which `schema` is read: from statistics, or by reading its time column.
+        """Return the blocks of a file that is read with `schema`: from statistics, or by reading its time column.
 
         Called on the planner's worker threads. Holds no more of the file than a block at a time. `indexing` is `auto`,
-        `statistics` (a `MalformedDataError` if there are none), or `scan` (do not trust them).
+        `statistics` (raises a `MalformedDataError` if there are none), or `scan` (statistics are not used).
         """
         with self._opened(file, file.own(schema)) as source:
-            # By a map, which lets go of the times of one block before those of the next are there.
+            # A map drops the times of one block before it makes those of the next.
             blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
             return FileBlocks.of([*blocks], seeks=source.seeks, columns=source.columns)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
-        """Event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` where there is none.
+        """Return the event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` for a row without one.
 
         Only the columns that the assigner needs are read, from the block of the first row on.
         """
@@ -127,9 +130,9 @@ class FileFormat(ABC):
             return times_in(source, rows, schema, assigner)
 
     def read_rows(self, rows: FileRows, schema: pa.Schema) -> Iterator[RecordBlock]:
-        """Rows with the columns of `schema`, in blocks whose positions are numbers of rows.
+        """Yield rows with the columns of `schema`, in blocks whose positions are numbers of rows.
 
-        A `DataLossError` if the file is gone, or has fewer rows, a `MalformedDataError` if it cannot be read.
+        Raises a `DataLossError` if the file is gone or has fewer rows, a `MalformedDataError` if it cannot be read.
         """
         with self._opened(rows.file, rows.file.own(schema)) as source:
             for chunk, batch, dropped in _decoded(source, rows, schema):
@@ -141,7 +144,7 @@ class FileFormat(ABC):
 
 
 def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
-    """`FileFormat.event_times` of an open file."""
+    """Return what `FileFormat.event_times` returns, of an open file."""
     return np.concatenate([np.empty(0, np.int64), *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
@@ -163,14 +166,14 @@ def _times(
 def _decoded(
     source: OpenFile, rows: FileRows, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
-    """Yield the chunks that have some of the rows, cut to these, each with its columns and the rows to leave out."""
+    """Yield `(chunk, batch, dropped)` of each chunk that has some of the rows, cut to these rows."""
     deleted = rows.file.file.deleted
     if deleted is None:
         yield from _stored(source, rows, schema)
         return
     if rows.start >= rows.stop:
         return
-    # As they are stored, with the deleted ones between them.
+    # The same rows by their numbers in the file, with the deleted ones between them.
     last = _ALL if rows.stop == _ALL else deleted.row_of(rows.stop - 1) + 1
     place = None if rows.place is None else source.stored_place(rows.place)
     stored = FileRows(rows.file, deleted.row_of(rows.start), last, place)
@@ -187,7 +190,7 @@ def _decoded(
 def _stored(
     source: OpenFile, rows: FileRows, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
-    """Do so of rows that are numbered as they are stored."""
+    """Yield the same, where the rows are given by their numbers in the file."""
     if rows.start >= rows.stop:
         return
     file, end = rows.file, 0

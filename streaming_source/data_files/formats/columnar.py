@@ -39,17 +39,17 @@ class _ColumnarFile(OpenFile):
 
     @abstractmethod
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
-        """The chunks from number `first` on (from 0 where the file does not seek), with at least these columns.
+        """Yield the chunks from number `first` on (from 0 if the file does not seek), with at least these columns.
 
-        What comes after the row `stop_row` of the file may be left out.
+        Chunks after the row `stop_row` of the file may be left out.
         """
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        """Return the columns, in the wanted types where the file allows more than one."""
+        """Return the columns of the file, in the wanted types where its values can be read in more than one."""
         return self.schema
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
-        # One at least, from which the rows are counted.
+        # At least one column, to count the rows.
         columns = own_columns(self.columns, schema.names) or self.columns[:1]
         row, number = (rows.place if self.seeks else None) or Place(0, 0)
         batches = self.batches(columns, number, rows.stop)
@@ -66,7 +66,7 @@ class _ColumnarFile(OpenFile):
 
 
 class _ColumnarFormat(FileFormat):
-    """A format by what opens its files. Blocks are chunks."""
+    """A format whose blocks are the chunks of its files."""
 
     __slots__ = ()
 
@@ -117,7 +117,7 @@ class _OrcFile(_ColumnarFile):
         super().__init__(path, "orc", schema)
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        # Spark writes a time of no zone as it writes a moment, in UTC.
+        # Spark stores a timestamp without a zone as it stores an instant, in UTC.
         local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
         names = {field.name for field in wanted if field.type == local}
         return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
@@ -170,7 +170,7 @@ class _ArrowFile(_ColumnarFile):
         super().__init__(path, "arrow", (ipc.open_file if seeks else ipc.open_stream)(stream).schema)
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
-        # The bytes of all other columns stay where they are.
+        # The bytes of all other columns are not read.
         fields = sorted(self.schema.get_field_index(name) for name in columns)
         options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         if self.seeks:
@@ -180,7 +180,7 @@ class _ArrowFile(_ColumnarFile):
             self._stream.seek(0)
             batches = iter(ipc.open_stream(self._stream, options=options))
         for batch in batches:
-            # It is taken from the file as it is: in a damaged one a text may begin outside of it.
+            # The bytes of the file are used as they are: in a damaged file an offset may point outside of it.
             batch.validate(full=True)
             yield batch
 
@@ -188,7 +188,7 @@ class _ArrowFile(_ColumnarFile):
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
 
 _BUFFER_BYTES: Final = 1 << 16
-"""Of each column, where it is not read as a whole."""
+"""Bytes that are read at once of a column that is not read whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class ParquetFormat(_ColumnarFormat):
                 count = stored if deleted is None else stored - int(deleted.among(first, stored).sum())
                 if not count:
                     continue
-                # A deleted row may have been the latest, and watermarks are made of that.
+                # The latest row may be a deleted one, and a watermark must not be made of that.
                 bounds = constant or (parquet.bounds(group, column, assigner) if count == stored else None)
                 if bounds is not None:
                     blocks.append(Block(count, *bounds, group))
@@ -231,7 +231,7 @@ class ParquetFormat(_ColumnarFormat):
 
 
 def _bounds_of_given(file: StoredFile, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
-    """As `_ParquetFile.bounds`, where the event time is one value for all rows; None where it is not."""
+    """Return what `_ParquetFile.bounds` returns, if the event time is a given column; None if it is not."""
     value = file.file.given.get(assigner.statistics_column or "")
     if value is None:
         return None
@@ -248,10 +248,11 @@ class _RowGroup(NamedTuple):
 
 
 class _ParquetFile(_ColumnarFile):
-    """An open file, in whose footer the row groups make up its rows."""
+    """An open Parquet file. A footer whose row groups do not add up to its rows is refused."""
 
     def __init__(self, file: StoredFile, stream: pa.NativeFile, *, is_local: bool) -> None:
-        # A store is sent few requests, for what is stored of a whole row group. A disk need not be: that would be held.
+        # From a store all columns of a row group are fetched in few requests. From a disk they are read piece by piece,
+        # which takes less memory.
         self._file = pq.ParquetFile(stream, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0)
         self._size = stream.size()
         self._footer = self._file.metadata
@@ -263,14 +264,14 @@ class _ParquetFile(_ColumnarFile):
             raise self._contradiction(f"{self._footer.num_rows} rows in all, and in its row groups {shown}")
         firsts = accumulate(counts, initial=0)
         self.groups = [_RowGroup(*group) for group in zip(range(len(counts)), firsts, counts, strict=False) if group[2]]
-        """Those that have rows."""
+        """The row groups that have rows."""
 
     def stored_place(self, place: Place) -> Place:
         group = self.groups[bisect_left(self.groups, place.at, key=attrgetter("number"))]
         return Place(group.first, place.at)
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
-        """From that row group on, small ones together."""
+        """Yield the rows from a row group on; small groups are read together."""
         groups: list[int] = []
         unread = 0
         for group in self.groups[bisect_left(self.groups, first, key=attrgetter("number")) :]:
@@ -285,7 +286,10 @@ class _ParquetFile(_ColumnarFile):
             yield from self._read(groups, columns)
 
     def statistics_column(self, assigner: TimestampAssigner, given: Collection[str]) -> int | None:
-        """The column of which an assigner takes statistics for those of event times; None for none, or a given one."""
+        """Return the number of the column whose statistics bound event times.
+
+        None if the assigner has no such column, or its values are given.
+        """
         name = assigner.statistics_column
         if name is None or top_level_column(name, given) in given:
             return None
@@ -293,7 +297,7 @@ class _ParquetFile(_ColumnarFile):
         return next((i for i in range(len(columns)) if columns.column(i).path == stored), None)
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
-        """Smallest, largest, and smallest valid event time of a row group by its statistics; None if these lack."""
+        """Return smallest, largest and smallest valid event time of a row group; None if its statistics lack them."""
         if column is None:
             return None
         self._check(group, column)
@@ -306,13 +310,13 @@ class _ParquetFile(_ColumnarFile):
         if not statistics.has_min_max:
             return None
         data_type = _leaf_type(self.schema, assigner.statistics_column or "")
-        # Where the stored number is the time, it is taken: the first datetime of a process loads pandas.
+        # A stored number that is the time is used as it is: the first datetime of a process would load pandas.
         is_micros = self._footer.schema.column(column).converted_type == "TIMESTAMP_MICROS"
         try:
             low = assigner.from_statistics(data_type, statistics.min_raw if is_micros else statistics.min)
             high = assigner.from_statistics(data_type, statistics.max_raw if is_micros else statistics.max)
         except (ValueError, OverflowError):
-            # Python's datetime, in which pyarrow gives them, has neither nanoseconds nor years beyond 9999.
+            # pyarrow returns them as Python's datetime, which has neither nanoseconds nor years beyond 9999.
             return None
         if low is None or high is None:
             return None
@@ -323,7 +327,7 @@ class _ParquetFile(_ColumnarFile):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _in_utc(self, schema: pa.Schema) -> pa.Schema:
-        """A schema in which times of INT96, as Spark writes them, are moments; for Arrow they have no zone."""
+        """Return a schema in which INT96 times, as Spark writes them, are in UTC; Arrow reads them without a zone."""
         columns = self._footer.schema
         instants = {columns.column(i).path for i in range(len(columns)) if columns.column(i).physical_type == "INT96"}
         return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
@@ -335,7 +339,7 @@ class _ParquetFile(_ColumnarFile):
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
     def _check(self, group: int, column: int) -> None:
-        """Check a chunk before its statistics are read: pyarrow crashes over those of a type not its column's."""
+        """Check a chunk before its statistics are read: pyarrow crashes if their type is not that of the column."""
         chunk = self._footer.row_group(group).column(column)
         described = self._footer.schema.column(column)
         begin = chunk.data_page_offset

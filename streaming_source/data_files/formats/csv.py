@@ -35,16 +35,16 @@ class CsvFormat(RecordFormat):
 
     Notes
     -----
-    Lines end with ``\n`` or ``\r\n``; empty ones are no records. Within quotes a quote is doubled, or follows the
-    escape. With a header the columns of the schema are found in it by name; without one they are all columns in their
-    order, or `names` are.
+    Lines end with ``\n`` or ``\r\n``; empty lines are no records. Within quotes a quote is doubled, or follows the
+    escape. With a header, columns are found by the names in it. Without one, the columns of a file are `names`, or
+    those of the schema, in their order.
     """
 
     header: bool = option_field(False, "header", boolean, "csv: the first record of each file names its columns.")
     sep: str = option_field(",", "sep", character, "csv: the character between fields.", "`,`")
     quote: str = option_field('"', "quote", character, "csv: the character around fields; empty for none.", '`"`')
     escape: str = option_field(
-        "", "escape", character, "csv: the character that takes the meaning from the next.", "none"
+        "", "escape", character, "csv: the character that makes the next one plain text.", "none"
     )
     null_value: str = option_field(
         "", "nullValue", any_text, "csv: text that means null, beside an empty field.", "none"
@@ -69,7 +69,7 @@ class CsvFormat(RecordFormat):
 
     @property
     def identity(self) -> str:
-        # Only where a record may go on does it depend on more than line ends where it does.
+        # Only where a record may span lines do quotes and escapes decide where it ends.
         whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
         comment = f":comment {self.comment}" if self.comment else ""
         return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
@@ -94,7 +94,7 @@ class CsvFormat(RecordFormat):
                 return pa.schema([(name, pa.string()) for name in names])
 
             found = self._inferred_of(data, names)
-            # A line of names hides the types below it.
+            # If the first line has the names of the columns, all columns are inferred as text.
             is_text = not self.header and all(pa.types.is_string(kind) for kind in found.types)
             if is_text and self._inferred_of(data, names, skip_first=True) != found:
                 raise SchemaError(
@@ -118,7 +118,7 @@ class CsvFormat(RecordFormat):
         wanted = [field.name for field in self._in_files(schema)]
         if self.header:
             names, _ = self._names_in_first(file)
-            # A file without even a header has no record that would miss a column.
+            # A file without a header is empty: any names will do.
             names = file.columns = names or tuple(wanted)
         elif self.names is not None:
             names = self.names
@@ -177,19 +177,20 @@ class CsvFormat(RecordFormat):
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return without a line feed")
         types = {field.name: field.type for field in fields}
-        # Any one will do to see how the records are taken apart, as bytes, which everything can be.
+        # Without fields one column is parsed, to see that the records can be: as bytes, which any field can be.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
         convert.include_missing_columns = True
-        goes_on = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
-        if goes_on:
-            # pyarrow takes the end of the data for the end of a quote: one more record shows that it was open.
+        may_span = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
+        if may_span:
+            # pyarrow ends an open quote at the end of the data. With one more record at the end, an open quote changes
+            # the number of records.
             data = data.removesuffix(b"\n") + f"\n{self.sep * (len(names) - 1)}\n".encode()
             if len(names) == 1:
-                # Which is an empty line here, as no other one may be.
+                # That record is an empty line, so other empty lines are removed.
                 data = b"".join(self._split(data)) + b"\n"
-        rows = count + goes_on
-        table = self._table(data, names, convert, empty_lines=goes_on and len(names) == 1)
+        rows = count + may_span
+        table = self._table(data, names, convert, empty_lines=may_span and len(names) == 1)
         if table.num_rows != rows:
             raise ValueError(
                 f"{rows} records are read as {table.num_rows}: a quote or line does not end where it should"
@@ -199,7 +200,10 @@ class CsvFormat(RecordFormat):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _names_in_first(self, file: LineFile) -> tuple[tuple[str, ...], bytes]:
-        """The fields of the next record, as names; and what was read for it. None at the end of the file."""
+        """Return the fields of the next record as names, and the bytes that were read.
+
+        No names at the end of the file.
+        """
         read = b""
         while record := file.take_record():
             read += record
@@ -222,7 +226,7 @@ class CsvFormat(RecordFormat):
         skip_first: bool = False,
         empty_lines: bool = False,
     ) -> pa.Table:
-        # One block: a record that goes on over several lines must not be cut.
+        # One block: a record that spans lines must not be cut.
         read = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(names))
         read.skip_rows_after_names = int(skip_first)
         parse = self._parse_options()
@@ -245,7 +249,7 @@ class CsvFormat(RecordFormat):
         return {"null_values": nulls, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 
     def _ends(self, data: bytes) -> list[int]:
-        """0, and where the whole records end that begin there one after another."""
+        """Return 0, and where each whole record ends."""
         match = _record_pattern(self.sep, self.quote, self.escape, self.comment).match
         ends = [0]
         while record := match(data, ends[-1]):
@@ -255,7 +259,10 @@ class CsvFormat(RecordFormat):
 
 @cache
 def _record_pattern(sep: str, quote: str, escape: str, comment: str) -> re.Pattern[bytes]:
-    """A record with its end of line, which a quoted field may have in it, or a comment. Each byte is matched once."""
+    """Return a pattern of one record with its end of line, or of a comment. It matches each byte once.
+
+    A quoted field may contain ends of lines.
+    """
     s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
     escaped = f"|{e}." if escape else ""
     field = f"(?:[^{s}\n{e}]++{escaped})*+"

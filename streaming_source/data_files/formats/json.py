@@ -21,7 +21,7 @@ __all__ = ["JsonFormat"]
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
-# Stands for no column at all, of which pyarrow would read nothing.
+# Read in place of no column at all: without a column pyarrow reads no rows.
 _NOTHING: Final = pa.field("\0", pa.null())
 
 
@@ -31,9 +31,9 @@ class JsonFormat(RecordFormat):
 
     Notes
     -----
-    Fields are found by name; what a record lacks is null, what it has beside is left out. Types are strict: a
-    number is no text. Lines end with ``\n`` or ``\r\n``; blank ones are no records. With `multi_line` a file is read
-    whole, and is one malformed record if it is no JSON.
+    Fields are found by name. A field that a record lacks is null; one that the schema lacks is left out. Types are
+    strict: a number is no text. Lines end with ``\n`` or ``\r\n``; blank ones are no records. With `multi_line` a file
+    is read whole, and is one malformed record if it is no JSON.
     """
 
     name: ClassVar[str] = "json"
@@ -76,9 +76,9 @@ class JsonFormat(RecordFormat):
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
             data.decode("utf-8")
-        # pyarrow takes objects one after another, whatever the lines. Where each line begins and ends as an object does
-        # none goes on in the next one, and where there are as many objects as lines, each line is one. Nor is anything
-        # else at the beginning: pyarrow does not survive a null there.
+        # pyarrow reads one object after another, without regard to lines. If each line begins and ends as an object,
+        # and there are as many objects as lines, then each line is one object. The check also keeps a null from the
+        # beginning, where it would crash pyarrow.
         if _objects(data) is None and not all(_is_like_an_object(line) for line in self._split(data)):
             raise ValueError("a line is no JSON object")
         table = _table(data, pa.schema(fields or [_NOTHING]))
@@ -96,7 +96,7 @@ def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
 
 
 def _objects(data: bytes) -> int | None:
-    """How many lines there are, if each begins and ends as an object does; None if one does not, or is blank."""
+    """Return the number of lines if each begins and ends as an object; None if a line does not, or is blank."""
     characters = np.frombuffer(data, np.uint8)
     ends = line_ends(data)
     starts = np.append(0, ends[:-1] + 1)
@@ -113,11 +113,11 @@ def _is_like_an_object(line: bytes) -> bool:
 
 
 def _lines_of(document: bytes) -> Iterator[bytes]:
-    """The records of a document, one a line. What is no JSON is one line, and stays no JSON."""
+    """Yield the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
     if not document.strip():
         return
     try:
-        # Control characters in text, line ends among them, are let pass: in one line they are written as they should.
+        # Control characters in strings, such as ends of lines, are accepted: `json.dumps` escapes them.
         content = json.loads(document.decode("utf-8-sig"), strict=False)
     except (ValueError, RecursionError):
         yield document.replace(b"\n", b" ") + b"\n"

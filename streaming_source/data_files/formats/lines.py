@@ -1,4 +1,7 @@
-"""Files of lines: cut into runs of whole records, which begin at a byte that a reader can go to. And plain text."""
+"""Files of lines: they are cut into runs of whole records, and a reader can seek to the first byte of each.
+
+And text.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,16 @@ _NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
 
 def line_ends(data: bytes) -> npt.NDArray[np.int64]:
-    r"""Where each line of some bytes ends: at a ``\n``, or with the bytes."""
+    r"""Return where each line ends: at a ``\n``, or at the end of the bytes."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE)
     return ends if data.endswith(b"\n") else np.append(ends, len(data))
 
 
 class LineFile(OpenFile):
-    """An open file of a format, run of records by run of records. Its bytes are in UTF-8 and not compressed.
+    """An open file, read in runs of whole records, as decompressed UTF-8.
 
-    A run has `block_bytes` of the format, unless a single record is longer. `names` are those of all columns.
+    A run has at most `block_bytes` of the format, unless a single record is longer. `names` are the names of all
+    columns.
     """
 
     def __init__(self, file_format: LineFormat, path: str, stream: pa.NativeFile, *, seeks: bool) -> None:
@@ -76,8 +80,8 @@ class LineFile(OpenFile):
             self._offset, self._ahead = offset, b""
 
     def take_record(self) -> bytes | None:
-        """The next record alone: a header. None at the end."""
-        # A few bytes do: who goes on at another byte needs no more of the beginning.
+        """Read and return one record, such as a header; None at the end."""
+        # A small piece is enough: a reader that seeks afterwards needs no more of the beginning.
         taken = self._whole_records(_PEEK_BYTES)
         if taken:
             end = self._first_end(taken)
@@ -87,14 +91,14 @@ class LineFile(OpenFile):
         return taken or None
 
     def put_back(self, data: bytes) -> None:
-        """Have what was taken last read again."""
+        """Put back what was read last, so that it is read again."""
         self._ahead = data + self._ahead
         self._offset -= len(data)
 
     def runs(self) -> Iterator[tuple[int, bytes]]:
-        """`(offset, bytes)` of all further records, each run whole records; the last line may have no end.
+        """Yield `(offset, bytes)` of runs of whole records up to the end; the last line may have no line end.
 
-        Where a run ends depends on where it begins and on nothing else.
+        Where a run ends depends only on where it begins.
         """
         while run := self._whole_records(self._format.block_bytes):
             yield self._offset, run
@@ -109,7 +113,7 @@ class LineFile(OpenFile):
         return end
 
     def _whole_records(self, size: int) -> bytes:
-        """Whole records of at most `size` bytes, or one that is longer; empty at the end."""
+        """Return whole records of at most `size` bytes, or one longer record; empty at the end of the file."""
         wanted = size
         while True:
             ended = self._fill(wanted)
@@ -124,7 +128,7 @@ class LineFile(OpenFile):
             wanted += size
 
     def _fill(self, size: int) -> bool:
-        """Read until so many bytes are ahead; whether the stream ended before, and there is nothing beyond them."""
+        """Read until `size` bytes are ahead. Return whether the stream ended before that."""
         while len(self._ahead) < size:
             with malformed_as(f"{self.path}: cannot be read after byte {self._offset + len(self._ahead)}"):
                 more: bytes = self._stream.read(size - len(self._ahead))
@@ -136,9 +140,9 @@ class LineFile(OpenFile):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat(FileFormat):
-    """Blocks are runs of records of `block_bytes`; their time column is read to describe them.
+    """A format whose blocks are runs of records of `block_bytes`; their time column is read to describe them.
 
-    A file in UTF-8 that is not compressed can be begun at any block. Any other is read from its beginning.
+    Readers can begin at any block of an uncompressed file in UTF-8. Any other file is read from its beginning.
     """
 
     compression: str = option_field(
@@ -162,7 +166,7 @@ class LineFormat(FileFormat):
 
     @abstractmethod
     def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        """Read what comes before the records; the names of all columns of the file.
+        """Read what comes before the records, and return the names of all columns of the file.
 
         Raises
         ------
@@ -172,18 +176,18 @@ class LineFormat(FileFormat):
 
     @abstractmethod
     def count(self, data: bytes) -> int:
-        """How many records these whole records are."""
+        """Return the number of records in some bytes, which are whole records."""
 
     @abstractmethod
     def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
-        """What `OpenFile.decoded` gives."""
+        """Decode a run; see `OpenFile.decoded`."""
 
     def end_of_records(self, data: bytes) -> int:
-        """Where the last whole record in some bytes ends; 0 for no whole one."""
+        """Return where the last whole record in some bytes ends; 0 if there is none."""
         return data.rfind(b"\n") + 1
 
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
-        """What is read in place of a stream, and whether it begins at the same bytes."""
+        """Return the stream to read in place of this one, and whether both have the same bytes."""
         return stream, True
 
     @contextmanager
@@ -206,7 +210,7 @@ class LineFormat(FileFormat):
 
 
 def _codec_of(path: str, compression: str) -> str | None:
-    """The codec of a file as pyarrow calls it; None where it is not compressed."""
+    """Return pyarrow's name of a file's codec; None if the file is not compressed."""
     if compression == "auto":
         name = path.lower()
         if name.endswith(_NOT_STREAMED):
@@ -232,9 +236,9 @@ _TEXT_SCHEMA: Final = pa.schema([("value", pa.string())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFormat(LineFormat):
-    """Lines as they are, also empty ones, in the column `value` unless it is named otherwise.
+    """Lines, also empty ones, as the column `value`, or as the one column of the schema.
 
-    What is no UTF-8 in them is replaced by U+FFFD.
+    Bytes that are no UTF-8 are replaced by U+FFFD.
     """
 
     name: ClassVar[str] = "text"

@@ -23,7 +23,7 @@ _KINDS: Final[Mapping[str, type[FileFormat]]] = {
     kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat, CsvFormat, JsonFormat, TextFormat)
 }
 
-# None where one is not given: a format that does not take it refuses even its default.
+# Their default is None, which means not given: a format that does not have an option refuses any value of it.
 _OF_SOME: Final = {
     option.name: replace(option, default=None) for kind in _KINDS.values() for option in OptionSet.of(kind)
 }
@@ -47,7 +47,7 @@ FORMAT_OPTIONS: Final = OptionSet(
 
 
 def format_of(values: Mapping[str, Any]) -> FileFormat:
-    """The format that parsed values of `FORMAT_OPTIONS` describe."""
+    """Return the format that parsed values of `FORMAT_OPTIONS` describe."""
     name = values["fileFormat"]
     attributes = {option: attribute for attribute, option in option_names(_KINDS[name]).items()}
     given = {option: values[option] for option in _OF_SOME if values[option] is not None}

@@ -1,4 +1,4 @@
-"""Formats whose records may be malformed: what becomes of those, and how they are found."""
+"""Formats whose records may be malformed: how those are found, and what happens to them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class RecordFormat(LineFormat):
 
     Notes
     -----
-    A malformed record is a row as any other and has its number, whatever the mode. A field that cannot be read as its
-    column's type is null, and the others of its record are kept; so a record has the same event time whichever columns
-    are read. A record that cannot be taken apart is null in all columns. `time_zone` is that of the session if None.
+    A malformed record is a row with a number in every mode. A field that cannot be read in its column's type is null,
+    and the other fields of the record are kept: so a record has the same event time whichever columns are read. A
+    record that cannot be parsed is null in all columns. `time_zone` None is the zone of the session.
     """
 
     mode: str = option_field(
         "PERMISSIVE",
         "mode",
         choice(*_MODES),
-        "csv, json: of a malformed record. `PERMISSIVE` keeps it, null where it cannot be read; `DROPMALFORMED` "
-        "leaves it out; `FAILFAST` fails.",
+        "csv, json: what happens to a malformed record. `PERMISSIVE` keeps it, null where it cannot be read; "
+        "`DROPMALFORMED` leaves it out; `FAILFAST` fails the query.",
     )
     corrupt_column: str = option_field(
         "_corrupt_record",
@@ -149,12 +149,12 @@ class RecordFormat(LineFormat):
         )
 
     def _inferred(self, found: pa.Schema, read: Callable[[pa.Schema], pa.Table]) -> pa.Schema:
-        """Columns in the types to read in place of those that pyarrow inferred.
+        """Return the columns in the types to read, in place of those that pyarrow inferred.
 
         Parameters
         ----------
         read
-            Some columns, in these types, of the records from which they were inferred.
+            Reads columns of the given types from the records from which they were inferred.
         """
         pattern, _ = self._patterns
         if pattern is None:
@@ -169,7 +169,7 @@ class RecordFormat(LineFormat):
         return pa.schema(list(types.items()))
 
     def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
-        """The columns that are in the files."""
+        """Return the columns that are in the files, without those that the format adds."""
         place = schema.get_field_index(self.corrupt_column)
         if place >= 0 and schema.field(place).type != pa.string():
             raise SchemaError(
@@ -182,7 +182,7 @@ class RecordFormat(LineFormat):
 
     @property
     def _patterns(self) -> tuple[TimePattern | None, TimePattern | None]:
-        """Of timestamps, and of dates."""
+        """The pattern of timestamps, and the pattern of dates; None for ISO-8601."""
         of_times, of_dates = self.timestamp_format, self.date_format
         return (
             None if of_times is None else time_pattern(of_times),
@@ -191,11 +191,11 @@ class RecordFormat(LineFormat):
 
     @property
     def _zone_in_identity(self) -> str:
-        """Records keep their event times as long as times without a zone are read in the same."""
+        """The zone, as a part of `identity`: in another one, times without a zone are other event times."""
         return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
 
     def _read(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
-        """All records, and which of them are malformed; None for none."""
+        """Return all records, and which of them are malformed; None for none."""
         fields = self._in_files(schema)
         raw = [raw_field(field) for field in fields]
         columns = {}
@@ -228,7 +228,7 @@ class RecordFormat(LineFormat):
     def _salvaged(
         self, run: Chunk, names: tuple[str, ...], fields: Sequence[pa.Field]
     ) -> tuple[pa.RecordBatch, BoolArray]:
-        """What can be read of records some of which are malformed, and which are."""
+        """Return what can be read of records some of which are malformed, and which of them are malformed."""
         records = self._split(run.content)
 
         def parse(chosen: Sequence[bytes], columns: Sequence[pa.Field]) -> pa.RecordBatch | None:
@@ -275,7 +275,10 @@ class RecordFormat(LineFormat):
         return pa.array(texts, pa.string())
 
     def _refuses(self, run: Chunk, malformed: BoolArray, names: tuple[str, ...]) -> bool:
-        """Whether malformed records fail the query; a line of names does, rather than be a record of nulls."""
+        """Return whether these malformed records fail the query.
+
+        A line of names always does: it is no record of nulls.
+        """
         if self.mode == "PERMISSIVE" and run.first == 0 and malformed[0]:
             return self._is_of_names(_text(self._split(run.content)[0]), names)
         return self.mode == "FAILFAST"
@@ -297,7 +300,7 @@ class RecordFormat(LineFormat):
         return MalformedDataError(f"{file.path}, record {run.first + number} is malformed: {reason}: {shown!r}. {fix}")
 
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
-        """Whether the text of a first record names columns, and is not meant as one."""
+        """Return whether the first line of a file is a header that no option declares."""
         return False
 
 
@@ -308,9 +311,10 @@ def _text(record: bytes) -> str:
 def _halved(
     records: Sequence[bytes], parse: Callable[[Sequence[bytes]], pa.RecordBatch | None]
 ) -> tuple[list[pa.RecordBatch | None], list[int]]:
-    """Parse records together where all of them can be, else each half by itself.
+    """Parse records together if all of them can be parsed, else each half by itself.
 
-    What was parsed, None for a record that cannot be; and the numbers of those. O(m log n) parses for `m` such records.
+    Returns the parsed parts, with None for a record that cannot be parsed, and the numbers of such records. Takes
+    O(m log n) parses if `m` of `n` records cannot be parsed.
     """
     parts: list[pa.RecordBatch | None] = []
     unreadable: list[int] = []

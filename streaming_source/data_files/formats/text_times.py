@@ -21,7 +21,7 @@ __all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "
 _MONTHS: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )
-# Lists: the first Arrow array of a process loads pandas, which a planner can do without.
+# Lists, not Arrow arrays: the first array of a process loads pandas, which a planner does not need.
 _MONTHS_BY_NAME: Final = [name[:3].lower() for name in _MONTHS]
 _TWO_DIGITS: Final = [f"{number:02}" for number in range(24)]
 _HOURS_BY_CLOCK: Final = ["12", *_TWO_DIGITS[1:12]]
@@ -43,7 +43,7 @@ _FIELDS: Final = {
     "x": {1: rf"[+-]{_HOURS}(?:\d{{2}})?", 2: rf"[+-]{_HOURS}\d{{2}}", 3: rf"[+-]{_HOURS}:\d{{2}}"},
     "Z": dict.fromkeys((1, 2, 3), rf"[+-]{_HOURS}\d{{2}}") | {5: rf"Z|[+-]{_HOURS}:\d{{2}}"},
 }
-"""Letters, and the meaning of each when it is repeated so many times."""
+"""Letters, with the regular expression of each by how often it is repeated."""
 
 _US_PER_DAY: Final = 86_400_000_000
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -62,10 +62,10 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 class TimePattern:
     """How times are written.
 
-    `text` is in Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`; `'...'` is as it stands, `[...]` may be missing. `grammar`
-    is the same as a regular expression with a group for each field. Years of two digits are those from 2000 to 2099.
+    `text` has Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`. Text in `'...'` is literal, and `[...]` is optional. `grammar`
+    is the same as a regular expression with a group for each field. Years of two digits are 2000 to 2099.
 
-    Fields that are not written are those of 1970-01-01T00:00:00. Names are English. Upper and lower case are the same.
+    A field that the pattern lacks is taken from 1970-01-01T00:00:00. Names are English, in upper or lower case.
     """
 
     text: str
@@ -73,20 +73,20 @@ class TimePattern:
     two_digit_year: bool
 
     def parse(self, texts: pa.Array, local: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Read texts as `alignment.arrow_times.parse_iso8601` does, some 1.5 us each; those without a zone are `local`.
+        """Parse texts as `alignment.arrow_times.parse_iso8601` does, 1.5 us each; `local` is the zone of those without.
 
         Returns
         -------
         values : int64[n]
             Epoch microseconds, UTC; without meaning where not valid.
         valid : bool[n]
-            False where the text is null, not written like this, or of no time that exists.
+            False where the text is null, does not match the pattern, or is of a time that does not exist.
         """
         parts = pc.extract_regex(texts.cast(pa.string()), self.grammar)
         written = {field.name for field in parts.type}
 
         def part(name: str, default: str = "", width: int = 0) -> pa.Array | pa.Scalar:
-            """A field, or the default where it is not written; null where the text is not like this."""
+            """Return a field, or the default where a text lacks it; null where a text does not match."""
             if name not in written:
                 return pa.scalar(default)
             found = pc.struct_field(parts, name)
@@ -111,12 +111,12 @@ class TimePattern:
 
 @cache
 def time_pattern(pattern: str, option: str = "timestampFormat") -> TimePattern:
-    """A pattern by its letters, as an option has it.
+    """Parse the pattern of an option.
 
     Raises
     ------
     OptionError
-        If a letter is not known, is repeated a number of times that has no meaning, or is there twice.
+        If a letter is unknown, is repeated too often, or its field is there twice.
     """
     years = {len(run) for run in re.findall(r"[yu]+", re.sub(r"'(?:[^']|'')*'", "", pattern))}
     grammar = "".join(_translated(pattern, option))
@@ -172,17 +172,17 @@ def _translated(pattern: str, option: str) -> Iterator[str]:
 
 
 def raw_field(field: pa.Field) -> pa.Field:
-    """The column as it is read first: as text where it holds a time."""
+    """Return the column as it is parsed first: a time as text."""
     return pa.field(field.name, pa.string()) if _is_time(field.type) else field
 
 
 def typed(
     column: pa.Array, data_type: pa.DataType, pattern: TimePattern | None = None, zone: str = UTC
 ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    """A column of `raw_field` in its own type, null where it cannot be read; and where that is, None for nowhere.
+    """Convert a column of `raw_field` to its own type, null where a text cannot be parsed.
 
-    They are written by the pattern, without one in ISO-8601. Those that say no zone are in this, unless their type has
-    none either.
+    Returns the column, and where texts could not be parsed; None for nowhere. Times are parsed by the pattern, or as
+    ISO-8601 without one. A time without a zone is in `zone`, if the type has a zone.
     """
     if not _is_time(data_type):
         return column, None
@@ -199,19 +199,19 @@ def typed(
 
 
 def may_be_time(data_type: pa.DataType) -> bool:
-    """Whether a column that pyarrow inferred to be of this type may hold times that are written in another way."""
+    """Return whether a column of this type, as pyarrow inferred it, may contain times of another pattern."""
     return bool(pa.types.is_string(data_type) or pa.types.is_timestamp(data_type) or pa.types.is_time(data_type))
 
 
 def are_times(texts: pa.Array, pattern: TimePattern) -> bool:
-    """Whether there are texts, and all of them are times."""
+    """Return whether all texts that are not null match the pattern, and there is one."""
     _, valid = pattern.parse(texts)
     count = int(valid.sum())
     return count > 0 and count == len(texts) - int(texts.null_count)
 
 
 def inferred(data_type: pa.DataType) -> pa.DataType:
-    """The type to read in place of one that pyarrow inferred: Spark's timestamp for times, text for what is unclear."""
+    """Return the type to read in place of an inferred one: Spark's timestamp for times, text where it is unclear."""
     if pa.types.is_timestamp(data_type):
         return pa.timestamp("us", "UTC")
     if pa.types.is_null(data_type) or pa.types.is_time(data_type) or pa.types.is_binary(data_type):

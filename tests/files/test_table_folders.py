@@ -52,7 +52,7 @@ def hudi(path: Path) -> Path:
 
 TABLES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "delta": (delta, REFUSED.format("Delta", "aligned_delta")),
-    "iceberg": (iceberg, REFUSED.format("Iceberg", "iceberg")),
+    "iceberg": (iceberg, REFUSED.format("Iceberg", "aligned_iceberg")),
     "hudi": (hudi, REFUSED.format("Hudi", "hudi")),
 }
 

@@ -1,4 +1,4 @@
-"""Folders of Delta, Iceberg and Hudi tables, which are refused: their logs say which of their files count."""
+"""Folders of Delta, Iceberg and Hudi tables, which are refused: not all files in them belong to the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _LOGS: Final = {"_delta_log": ("Delta", "aligned_delta"), ".hoodie": ("Hudi", "hudi")}
 """Name of the folder that a table has -> what the table is called, and the format that reads it."""
 
-_ICEBERG: Final = ("Iceberg", "iceberg")
+_ICEBERG: Final = ("Iceberg", "aligned_iceberg")
 _ICEBERG_FOLDERS: Final = ("data", "metadata")
 _ICEBERG_METADATA: Final = re.compile(r"(v\d+|\d+-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(\.\w+)?\.metadata\.json")
 
@@ -38,7 +38,7 @@ def check_entries(paths: Iterable[str]) -> None:
 def check_above(filesystem: fs.FileSystem, paths: Iterable[str]) -> None:
     """Raise an `OptionError` if one of these directories is the folder of a table, or a part of it.
 
-    A place above a path that cannot be looked at counts as no table.
+    A directory above a path that cannot be read counts as no table.
     """
     above = sorted({directory for path in paths for directory in _directories_to(path)})
     folders = [posixpath.join(directory, name) for directory in above for name in _LOGS]
