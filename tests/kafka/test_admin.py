@@ -6,8 +6,9 @@ import itertools
 
 import pytest
 
-from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Record, Topic, wait_until
@@ -16,7 +17,7 @@ T0_MS = 1_700_000_040_000
 
 
 def admin_of(broker: KafkaBroker, patience_s: float) -> KafkaAdmin:
-    return KafkaAdmin(ClientConfig.of({"bootstrap.servers": broker.bootstrap}), RetryPolicy(patience_s))
+    return KafkaAdmin(ClientConfig.of({"bootstrap.servers": broker.bootstrap}), BrokerRetries(patience_s))
 
 
 def write(topic: Topic, partition: int, n: int) -> None:
@@ -48,7 +49,7 @@ def test_that_nothing_is_there_any_more_is_an_answer_and_no_trouble(topic: Topic
     # Any trial that fails is the last one.
     clock = itertools.count(step=1000.0).__next__
     config = ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap})
-    admin = KafkaAdmin(config, RetryPolicy(60, clock))
+    admin = KafkaAdmin(config, BrokerRetries(60, clock))
     if deleted:
         topic.create(partitions=1)
         assert admin.offsets({part: LATEST}) == {part: 0}

@@ -307,7 +307,7 @@ def test_a_decimal_that_was_written_with_another_scale_is_the_same_number_or_no_
         {"v": Decimal("12.34")},
         None,
     ]
-    with pytest.raises(MalformedDataError, match=r"offset 1: .* more than 2 digits behind the point"):
+    with pytest.raises(MalformedDataError, match=r"offset 1: .* more than 2 digits after the point"):
         read(registry, decimal(2), exact, finer)
     large = written(registry, decimal(2), {"v": (10**9).to_bytes(5, "big")})
     assert column(registry, decimal(2), large, exact, invalidValue="null").to_pylist() == [

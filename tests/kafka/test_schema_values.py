@@ -281,7 +281,7 @@ def test_a_registry_that_fails_is_no_invalid_value(registry: Registry) -> None:
     written = avro(registry, record(ID))({"id": 7})
     values = values_of(registry, invalidValue="null")
     registry.fails = True
-    with pytest.raises(SourceError, match="asking the schema registry for schema 1 failed"):
+    with pytest.raises(SourceError, match="looking up schema 1 in the schema registry failed"):
         column(values, written)
 
 

@@ -13,12 +13,14 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 
 from streaming_source.api import SourceSplit
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.enumerator import Found, KafkaSplitEnumerator, PartitionDiscovery
+from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
+from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.outage import Outage
+from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
     KafkaCheckpointSerializer,
@@ -124,82 +126,82 @@ def test_newer_versions_are_refused(serializer: KafkaSplitSerializer) -> None:
 
 def test_the_first_look_starts_where_the_options_say_and_later_ones_at_the_first_record() -> None:
     cluster = Cluster({"a": ("id", 2)})
-    looks = discovery(cluster, Subscription.to_topics("a"))
-    assert found(looks.look().splits) == {"a-0": 50, "a-1": 50}
-    assert looks.look().splits == ()
+    partitions = discovery(cluster, Subscription.to_topics("a"))
+    assert found(partitions.discover().splits) == {"a-0": 50, "a-1": 50}
+    assert partitions.discover().splits == ()
     cluster.there["a"] = ("id", 3)
-    assert found(looks.look().splits) == {"a-2": 5}
+    assert found(partitions.discover().splits) == {"a-2": 5}
 
 
 def test_after_a_restart_only_what_is_new_is_found() -> None:
     cluster = Cluster({"a": ("id", 2)})
-    checkpoint = discovery(cluster, Subscription.to_topics("a")).look().checkpoint
+    checkpoint = discovery(cluster, Subscription.to_topics("a")).discover().checkpoint
     cluster.there["a"] = ("id", 3)
-    assert found(discovery(cluster, Subscription.to_topics("a"), checkpoint).look().splits) == {"a-2": 5}
+    assert found(discovery(cluster, Subscription.to_topics("a"), checkpoint).discover().splits) == {"a-2": 5}
 
 
 def test_topics_that_come_to_match_a_pattern_are_read_from_their_first_record() -> None:
     cluster = Cluster({"x-1": ("1", 1), "y": ("y", 1)})
-    looks = discovery(cluster, Subscription.to_pattern("x-.*"))
-    assert found(looks.look().splits) == {"x-1-0": 50}
+    partitions = discovery(cluster, Subscription.to_pattern("x-.*"))
+    assert found(partitions.discover().splits) == {"x-1-0": 50}
     cluster.there["x-2"] = ("2", 1)
-    assert found(looks.look().splits) == {"x-2-0": 5}
+    assert found(partitions.discover().splits) == {"x-2-0": 5}
 
 
 def test_a_pattern_may_match_nothing_yet_and_a_name_may_not() -> None:
-    assert discovery(Cluster(), Subscription.to_pattern("x")).look().splits == ()
+    assert discovery(Cluster(), Subscription.to_pattern("x")).discover().splits == ()
     with pytest.raises(OptionError, match="option subscribe: the brokers know no topic 'x'; create it first"):
-        discovery(Cluster(), Subscription.to_topics("x")).look()
+        discovery(Cluster(), Subscription.to_topics("x")).discover()
 
 
 def test_splits_of_what_is_bounded_know_their_ends() -> None:
-    looks = discovery(Cluster({"a": ("id", 1)}), Subscription.to_topics("a"), bounded=True)
-    assert looks.look().splits == (KafkaSplit("a", 0, 50, 50, 50),)
+    partitions = discovery(Cluster({"a": ("id", 1)}), Subscription.to_topics("a"), bounded=True)
+    assert partitions.discover().splits == (KafkaSplit("a", 0, 50, 50, 50),)
 
 
 @pytest.mark.parametrize("now", [{}, {"a": ("other", 1)}], ids=["deleted", "created again"])
 def test_a_topic_that_is_lost_is_an_error(now: dict[str, tuple[str, int]]) -> None:
     cluster = Cluster({"a": ("id", 1)})
-    looks = discovery(cluster, Subscription.to_topics("a"))
-    looks.look()
+    partitions = discovery(cluster, Subscription.to_topics("a"))
+    partitions.discover()
     cluster.there = now
     with pytest.raises(DataLossError, match=r"topic 'a' was deleted, or deleted and created again, .* failOnDataLoss"):
-        looks.look()
+        partitions.discover()
 
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_topic_that_goes_while_it_is_looked_at_is_no_news(bounded: bool) -> None:
     cluster = Cluster({"a": ("id", 1), "b": ("other", 2)})
-    looks = discovery(cluster, Subscription.to_pattern("[ab]"), bounded=bounded)
+    partitions = discovery(cluster, Subscription.to_pattern("[ab]"), bounded=bounded)
     cluster.gone = {Partition("b", 0), Partition("b", 1)}
-    assert found(looks.look().splits) == {"a-0": 50}
+    assert found(partitions.discover().splits) == {"a-0": 50}
     cluster.gone = set()
-    assert found(looks.look().splits) == {"b-0": 5, "b-1": 5}, "it had not gone"
+    assert found(partitions.discover().splits) == {"b-0": 5, "b-1": 5}, "it had not gone"
 
 
 def test_a_topic_that_was_created_again_is_another_one_where_loss_is_allowed() -> None:
     cluster = Cluster({"a": ("first-id-", 2)})
-    looks = discovery(cluster, Subscription.to_topics("a"), fail_on_data_loss=False)
-    looks.look()
+    partitions = discovery(cluster, Subscription.to_topics("a"), fail_on_data_loss=False)
+    partitions.discover()
     cluster.there = {}
-    assert looks.look().gone == ("a-0", "a-1")
-    assert looks.look() == Found((), (), KafkaCheckpoint((KnownTopic("a", "first-id-", ()),)))
+    assert partitions.discover().gone == ("a-0", "a-1")
+    assert partitions.discover() == FoundPartitions((), (), KafkaCheckpoint((KnownTopic("a", "first-id-", ()),)))
     cluster.there = {"a": ("second-id", 1)}
-    again = looks.look()
+    again = partitions.discover()
     assert found(again.splits) == {"a-0@second-i": 5}
     assert again.gone == ()
     cluster.there = {"a": ("third-id-", 1)}
-    both = looks.look()
+    both = partitions.discover()
     assert both.gone == ("a-0@second-i",)
     assert found(both.splits) == {"a-0@third-id": 5}
 
 
 def test_where_brokers_give_no_ids_a_topic_is_known_by_its_name() -> None:
     cluster = Cluster({"a": ("", 1)})
-    looks = discovery(cluster, Subscription.to_topics("a"))
-    looks.look()
+    partitions = discovery(cluster, Subscription.to_topics("a"))
+    partitions.discover()
     cluster.there = {"a": ("now-it-has-one", 1)}
-    assert looks.look().checkpoint.topics == (KnownTopic("a", "now-it-has-one", (0,)),)
+    assert partitions.discover().checkpoint.topics == (KnownTopic("a", "now-it-has-one", (0,)),)
 
 
 # ---- the enumerator ------------------------------------------------------------------------------------------------
@@ -208,9 +210,9 @@ def test_where_brokers_give_no_ids_a_topic_is_known_by_its_name() -> None:
 def enumerator(
     cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
 ) -> KafkaSplitEnumerator:
-    looks = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
-    patience, ends, outage = RetryPolicy(0), LogEnds(lambda parts: {}), Outage("a:9092", 300)
-    return KafkaSplitEnumerator(context, looks, patience, ends, Leaders(), outage)
+    partitions = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
+    retries, ends, outage = BrokerRetries(0), LogEnds(lambda parts: {}), Outage("a:9092", 300)
+    return KafkaSplitEnumerator(context, partitions, retries, ends, Leaders(), outage)
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -373,7 +375,7 @@ class StartingBroker(KafkaAdmin):
     """Leads a partition, and does not know of it when it is first asked."""
 
     def __init__(self, there: tuple[int, ...]) -> None:
-        super().__init__(ClientConfig.of({"bootstrap.servers": "nowhere"}), RetryPolicy(10))
+        super().__init__(ClientConfig.of({"bootstrap.servers": "nowhere"}), BrokerRetries(10))
         self.there = there
         self.unknowing = 2
 
@@ -428,7 +430,7 @@ def test_the_others_are_read_on_while_one_leader_is_away_until_that_takes_too_lo
 ) -> None:
     now, client, parts = [0.0], Answers(), list(PARTS.values())
     leaders = Leaders(60.0, lambda: now[0])
-    admin = KafkaAdmin(ClientConfig.of({"bootstrap.servers": "nowhere"}), RetryPolicy(0), leaders)
+    admin = KafkaAdmin(ClientConfig.of({"bootstrap.servers": "nowhere"}), BrokerRetries(0), leaders)
     monkeypatch.setattr(admin, "_connected", lambda: client)
     client.away = {1}
     with pytest.raises(SourceError, match=r"partition a-1: no answer; its leader is broker 2 at host:9092"):

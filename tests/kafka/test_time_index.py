@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.client import KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.log_ends import LogEnd
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -33,7 +34,7 @@ class Index:
         config = ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap, **settings})
         self.topic = topic
         self.context: TestingEnumeratorContext[KafkaSplit] = TestingEnumeratorContext()
-        self.admin = KafkaAdmin(config, RetryPolicy(30))
+        self.admin = KafkaAdmin(config, BrokerRetries(30))
         self.scanner = Scanner(config, fail_on_data_loss=True, patience_s=30)
         self.index = TimeIndex(self.context, self.admin, self.admin, self.scanner, fail_on_data_loss=True)
         self.index.FEW = few  # type: ignore[misc]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, RetryPolicy
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.scanner import Scanner, SeenTimes
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition
@@ -53,7 +54,7 @@ class Broker(KafkaAdmin):
     """Answers as a broker does: from the start of the log, and without a look at what an entry is."""
 
     def __init__(self, logs: dict[Partition, Log]) -> None:
-        super().__init__(CONFIG, RetryPolicy(1))
+        super().__init__(CONFIG, BrokerRetries(1))
         self.logs = logs
         self.calls = 0
 

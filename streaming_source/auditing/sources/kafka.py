@@ -19,7 +19,7 @@ from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.kafka.client import KafkaAdmin
+from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.records import MessageColumns
 from streaming_source.connectors.kafka.split import KafkaSplit

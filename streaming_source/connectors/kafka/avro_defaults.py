@@ -1,4 +1,4 @@
-"""Defaults of Avro fields: from the JSON of a schema to what would be decoded of it."""
+"""Defaults of Avro fields: from the JSON in a schema to decoded values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["put_defaults"]
 
 
 def put_defaults(schema: Schema) -> None:
-    """In a parsed schema, replace the JSON of each field's default by what would be decoded of it.
+    """Replace the JSON of each field's default in a parsed schema by the decoded value.
 
-    As Avro has it: the JSON of bytes is text of which each character is a byte, that of a record may leave out fields
-    which have defaults of their own, and that of a union is of the first of its types which it fits. An `OptionError`
-    if it fits none.
+    By the rules of Avro: each character in the JSON of bytes is a byte, that of a record may leave out fields with
+    defaults of their own, and that of a union is of the first type that it fits. Raises an `OptionError` if it fits
+    none.
     """
     named = schema.get("__named_schemas", {}) if isinstance(schema, dict) else {}
     fields = [field for one in types_in(schema) for field in one.get("fields", ()) if "default" in field]
-    # All first: a default is made of the JSON of others.
+    # All are decoded before any is replaced: a default may use the JSON of others.
     decoded = [_decoded(field["default"], field["type"], named, field["name"]) for field in fields]
     for field, default in zip(fields, decoded, strict=True):
         field["default"] = default

@@ -1,4 +1,4 @@
-"""Types of Avro: what Arrow stores of their values, and which columns become of them."""
+"""Types of Avro: how Arrow stores their values, and the columns that these become."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST_DIGITS: Final = 38
 
 
 def logical_type(schema: Schema) -> str | None:
-    """The logical type of a schema, if it may have that: Avro ignores others."""
+    """Return the logical type of a schema if it is valid for its type; Avro ignores others."""
     if not isinstance(schema, dict):
         return None
     base, logical = schema["type"], schema.get("logicalType")
@@ -60,7 +60,7 @@ def logical_type(schema: Schema) -> str | None:
 
 
 def types_in(schema: Schema) -> Iterator[dict[str, Any]]:
-    """Each type that a parsed schema defines or annotates, once, those of schemas that it refers to as well."""
+    """Yield each type that a parsed schema, or one that it refers to, defines or annotates, once."""
     seen: set[int] = set()
     left = [schema, *(schema.get("__named_schemas", {}).values() if isinstance(schema, dict) else ())]
     while left:
@@ -74,11 +74,11 @@ def types_in(schema: Schema) -> Iterator[dict[str, Any]]:
 
 
 class AvroType(NamedTuple):
-    """How values of a schema become a column: as Arrow stores what Avro wrote, and then by whole arrays.
+    """How values of a schema become a column: first an array of stored values, which is then converted as a whole.
 
-    `stored` has the numbers and bytes below the logical types, `column` is the type of the column. `pack` makes of a
-    decoded value one that Arrow takes as `stored`; None where each is. `convert` takes an array of `stored` that is no
-    slice, and raises `pa.ArrowInvalid` if a value has none in `column`.
+    `stored` is the type of the numbers and bytes below the logical types, `column` the type of the column. `pack`
+    changes a decoded value to one that Arrow accepts as `stored`; None if all are. `convert` takes an array of `stored`
+    that is no slice, and raises `pa.ArrowInvalid` if a value does not fit `column`.
     """
 
     stored: pa.DataType
@@ -88,11 +88,11 @@ class AvroType(NamedTuple):
 
     @classmethod
     def of(cls, schema: Schema, where: str) -> AvroType:
-        """The type of a parsed schema, for the field at a dotted path; an `OptionError` if it has none."""
+        """Return the type of a parsed schema; raises an `OptionError` with the dotted path `where` if there is none."""
         return _avro_type(schema, where, dict(schema.get("__named_schemas", {})) if isinstance(schema, dict) else {})
 
     def array(self, decoded: list[Any]) -> pa.Array:
-        """The column of decoded values; None is null. Raises an `ArrowException` if one does not fit. O(n)."""
+        """Return the column of decoded values; None is null. Raises an `ArrowException` if one does not fit. O(n)."""
         packed = decoded if self.pack is None else [self.pack(value) for value in decoded]
         return self.convert(pa.array(packed, self.stored))
 
@@ -223,7 +223,7 @@ def _record(schema: Schema, where: str, named: Mapping[str, Schema], inside: tup
         return None if value is None else {**value, **{name: change(value[name]) for name, change in packs.items()}}
 
     def convert(array: pa.Array) -> pa.Array:
-        # Flattened: below a record that is null, Arrow's children have values that Avro has not.
+        # Flattened, since children of a null record have values in Arrow and none in Avro.
         children = [one.convert(child) for one, child in zip(fields.values(), array.flatten(), strict=True)]
         return pa.Array.from_buffers(column, len(array), array.buffers()[:1], children=children)
 

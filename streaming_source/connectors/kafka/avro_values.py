@@ -21,7 +21,7 @@ from streaming_source.exceptions import OptionError
 __all__ = ["AvroValues"]
 
 _UNKNOWN_S: Final = 10.0
-"""For how long a schema that the registry does not know is not asked for again."""
+"""For how long a schema that the registry does not know is not looked up again."""
 
 _MOST_UNKNOWN: Final = 1000
 
@@ -30,9 +30,9 @@ _MOST_UNKNOWN: Final = 1000
 class AvroValues(DecodedValues):
     """Values of Avro, in the framing of the registry's serializers.
 
-    Fields are resolved as Avro does: one that the writer did not have gets the reader's default, one that the reader
-    does not have is left out, numbers are promoted. Logical types are the reader's, except that a timestamp or decimal
-    that was written in another unit or scale is converted from it.
+    Fields are resolved as in Avro: a field that the writer lacks gets the reader's default, a field that the reader
+    lacks is left out, numbers are promoted. Logical types are the reader's; timestamps and decimals of another unit or
+    scale are converted.
     """
 
     framing = "AVRO"
@@ -75,13 +75,13 @@ class AvroValues(DecodedValues):
                         unknown.clear()
                     unknown[key] = time.monotonic() + _UNKNOWN_S
                     raise
-                # Nothing is to be resolved where both are the same.
+                # Equal schemas need no resolution.
                 target = None if writer == same else reader
                 _decode_as_stored(writer, units if target else ())
                 schemas = writers[key] = writer, target
             record = schemaless_reader(payload, *schemas)
             if payload.read(1):
-                raise ValueError("there is something behind the record")
+                raise ValueError("there are bytes after the record")
             return record
 
         return decode
@@ -97,19 +97,19 @@ def _parsed(schema: SchemaText) -> Schema:
         for _, text in schema.referenced:
             parse_schema(json.loads(text), named_schemas=named)
         return parse_schema(json.loads(schema.text), named_schemas=named)
-    except Exception as error:  # of JSON, of fastavro: what it looks up without a check
+    except Exception as error:  # of JSON, and whatever fastavro raises of a schema that it does not check
         raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 _WRITTEN: Final = "written-"
-"""Before the logical type of a writer's schema: values are converted from its unit to that of the reader."""
+"""Prefix of logical types in a writer's schema whose values are converted to the reader's unit."""
 
 _PER_SECOND: Final = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
 
 _Unit = tuple[str, int]
-"""What can be converted: timestamps, with so many units a second; decimals, with so many digits behind the point."""
+"""Kind and unit of values that are converted: units a second of a timestamp, digits after the point of a decimal."""
 
 
 def _unit(schema: Schema) -> _Unit | None:
@@ -129,12 +129,12 @@ def _decode_as_stored(writer: Schema, units: Collection[_Unit]) -> None:
         own, logical = _unit(one), one.pop("logicalType", None)
         if own is not None and any(kind == own[0] and number != own[1] for kind, number in units):
             one["logicalType"] = f"{_WRITTEN}{logical}"
-            # The library looks functions up here, by the names of both types.
+            # fastavro looks functions up here, by type and logical type.
             LOGICAL_READERS[f"{one['type']}-{_WRITTEN}{logical}"] = _converted
 
 
 def _converted(value: Any, writer: Schema, reader: Schema) -> Any:
-    """A value in the reader's unit, of a writer's schema that was changed; promoted, if the reader's has no unit."""
+    """Convert a value of a changed writer's schema to the reader's unit; promote it if the reader has no unit."""
     own = _unit({**writer, "logicalType": writer["logicalType"].removeprefix(_WRITTEN)})
     wanted = _unit(reader)
     kind = reader["type"] if isinstance(reader, dict) else reader
@@ -145,5 +145,5 @@ def _converted(value: Any, writer: Schema, reader: Schema) -> Any:
         return value * wanted[1] // own[1]
     number, rest = divmod(int.from_bytes(value, "big", signed=True) * 10 ** wanted[1], 10 ** own[1])
     if rest:
-        raise ValueError(f"a decimal has more than {wanted[1]} digits behind the point")
+        raise ValueError(f"a decimal has more than {wanted[1]} digits after the point")
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)

@@ -1,4 +1,4 @@
-"""What a source over topics of Kafka is given: attributes, and the options that set them."""
+"""Which topics are read and how: attributes, and the options that set them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from streaming_source.api.options import (
     option_field,
     text,
 )
-from streaming_source.connectors.kafka.client import RetryPolicy
-from streaming_source.connectors.kafka.client_config import SECRET_NAMES, ClientConfig, TokenProvider
+from streaming_source.connectors.kafka.client_config import SECRET_NAMES, ClientConfig
+from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
+from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def _milliseconds(name: str, value: str) -> timedelta:
 
 @dataclass(frozen=True)
 class KafkaConfig:
-    """Which partitions there are, from where to where (an `end` of None: for ever) and how they are read.
+    """Which partitions are read, from where to where (`end` None: without an end), and how.
 
-    What the attributes mean stands in their options. Durations are given as `timedelta` or text such as `"5 seconds"`,
-    and kept as `timedelta`. An `OptionError` is raised if one of them or `indexing` is wrong.
+    Most attributes are described by their options. Durations are given as `timedelta` or text such as `"5 seconds"`,
+    and kept as `timedelta`. Raises an `OptionError` if a duration or `indexing` is wrong.
     """
 
     client: ClientConfig
@@ -63,7 +64,7 @@ class KafkaConfig:
         True,
         "failOnDataLoss",
         boolean,
-        "Fail where records that were to be read are not there any more; else go on behind them.",
+        "Fail if records that were to be read no longer exist; else go on behind them.",
     )
     discovery_interval: timedelta | str = duration_field(
         "10 seconds", "discoveryInterval", _SHORTEST_US, "How often to look for new partitions."
@@ -115,22 +116,24 @@ class KafkaConfig:
 
     @property
     def end_description(self) -> str:
-        """Tells one end from others; empty without one."""
+        """A text that identifies the end; empty without one."""
         return "" if self.end is None else self.end.description
 
     @property
     def storage(self) -> StorageOptions:
-        """Of the file systems of places beside the topics: `lateLocation`, `alignmentLocation`."""
-        # Imported when it is used: most queries have no such place.
+        """The options of the file systems of `lateLocation` and `alignmentLocation`."""
+        # Imported when it is used: few queries need it.
         from streaming_source.data_files.stores import StorageOptions
 
         return StorageOptions(self.place_options, self.client.credentials)
 
-    def retry_policy(self, first_s: float = math.inf) -> RetryPolicy:
-        """Patience with the brokers; see `RetryPolicy` for `first_s`."""
+    def retry_policy(self, first_s: float = math.inf) -> BrokerRetries:
+        """Return how calls of brokers are repeated; see `RetryPolicy` for `first_s`."""
         pause = self.fetch_retry_interval
         pause_s = pause.total_seconds() if isinstance(pause, timedelta) else None
-        return RetryPolicy(self.seconds("broker_timeout"), first_s=first_s, retries=self.fetch_retries, pause_s=pause_s)
+        return BrokerRetries(
+            self.seconds("broker_timeout"), first_s=first_s, retries=self.fetch_retries, pause_s=pause_s
+        )
 
     def seconds(self, name: Literal["discovery_interval", "broker_timeout", "poll_timeout"]) -> float:
         duration = getattr(self, name)
@@ -140,8 +143,12 @@ class KafkaConfig:
 
 KAFKA_OPTIONS: Final = OptionSet(
     [
-        Option("subscribe", text, "Topics, with commas between them. Exactly one of these three is required."),
-        Option("subscribePattern", text, "Regular expression of Python, found anywhere in the names of topics."),
+        Option(
+            "subscribe",
+            text,
+            "Topics, separated by commas. Exactly one of `subscribe`, `subscribePattern` and `assign` is required.",
+        ),
+        Option("subscribePattern", text, "Regular expression of Python, matched anywhere in the names of topics."),
         Option("assign", text, 'JSON of partitions, like `{"orders": [0, 1]}`.'),
         Option(
             "startingOffsets",
@@ -156,11 +163,11 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "startingOffsetsByTimestampStrategy",
             choice("error", "latest"),
-            "What to do where no record is as late.",
+            "What to do if no record is as late.",
             "error",
             "error",
         ),
-        Option("bounded", boolean, "End at the offsets that are the latest at the start.", False, "false"),
+        Option("bounded", boolean, "End at the offsets that are the latest ones at the start.", False, "false"),
         Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
         Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
         Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
@@ -180,7 +187,9 @@ KAFKA_OPTIONS: Final = OptionSet(
             "none; with avro the latest of the subject",
         ),
         Option(
-            "schemaRegistryUrl", text, "With `avro`, `protobuf`: where the schemas are that values were written with."
+            "schemaRegistryUrl",
+            text,
+            "With `avro`, `protobuf`: the address of the registry with the schemas of the values.",
         ),
         Option(
             "schemaRegistry.*",
@@ -193,7 +202,7 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "valueSubject",
             text,
-            "With `avro`, `protobuf`: the subject of which the latest schema is that of the column.",
+            "With `avro`, `protobuf`: the subject whose latest schema is that of the column.",
             None,
             "`<topic>-value`, if one topic is named",
         ),
@@ -204,7 +213,7 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "groupIdPrefix",
             text,
-            "Of the consumer group's name, for access control. No group is joined, nothing is committed.",
+            "Beginning of the consumer group's name, for access control. No group is joined, nothing is committed.",
             "spark-kafka-source",
             "spark-kafka-source",
         ),
@@ -271,7 +280,7 @@ def kafka_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_format(values: Mapping[str, Any], subscription: Subscription) -> ValueFormat:
-    """The format that parsed options say; an `OptionError` if one is missing, or of another format.
+    """Return the format of values, from parsed options; raises an `OptionError` if one is missing or does not fit.
 
     Connects to nothing.
     """

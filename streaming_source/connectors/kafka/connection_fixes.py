@@ -23,9 +23,9 @@ _PROBE_S: Final = 2.0
 
 
 def fix_of(report: str, settings: Mapping[str, str]) -> str:
-    """Return the sentence for what a client reports of a connection, by its settings; empty where nothing fits.
+    """Return the sentence for an error that a client reports, by its settings; empty if none fits.
 
-    Where a certificate was refused, the first broker is connected to once more, to learn whether it is its name.
+    If a certificate was refused, the first broker is connected to once more, to find out whether its name is the cause.
     """
     if "Unsupported SASL mechanism" in report:
         return "Set kafka.sasl.mechanism to one of the broker's mechanisms"
@@ -54,12 +54,12 @@ def fix_of(report: str, settings: Mapping[str, str]) -> str:
 def _of_certificate(settings: Mapping[str, str]) -> str:
     host, _, port = settings.get("bootstrap.servers", "").split(",")[0].strip().rpartition(":")
     authority = (
-        "No authority that is known here vouches for the broker's certificate: set kafka.ssl.ca.location to the "
+        "The broker's certificate is signed by no authority that is known here: set kafka.ssl.ca.location to the "
         "certificate of the one that signed it (PEM)"
     )
     name = (
-        f"The broker's certificate is trusted, and is not for the name {host!r}: give kafka.bootstrap.servers, and the "
-        "broker its advertised.listeners, with a name of the certificate; or set "
+        f"The broker's certificate is trusted, but not for the name {host!r}: use a name of the certificate in "
+        "kafka.bootstrap.servers and in the broker's advertised.listeners; or set "
         "kafka.ssl.endpoint.identification.algorithm = none to accept any name"
     )
     try:

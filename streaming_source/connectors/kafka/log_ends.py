@@ -17,16 +17,16 @@ __all__ = ["Leaders", "LogEnd", "LogEnds"]
 _log = logging.getLogger(__name__)
 
 _FRESH_S: Final = 0.2
-"""How long the end of a log holds, and after a failure how long no query is made."""
+"""For how long the end of a log is used, and after an error for how long no query is made."""
 
 _TRY_S: Final = 5.0
-"""How often those are tried that are away: it may take seconds, for which the others wait."""
+"""How often leaders that are away are tried: a call may take seconds, and the others wait for it."""
 
 
 class LogEnd(NamedTuple):
-    """Where a partition's log ends: all before `readable` can be read, under the isolation level of the consumer.
+    """Where a partition's log ends. Records before `readable` can be read under the consumer's isolation level.
 
-    `written` is beyond that by what a transaction that is open holds back.
+    Those between `readable` and `written` belong to open transactions.
     """
 
     readable: int
@@ -34,26 +34,28 @@ class LogEnd(NamedTuple):
 
 
 class Leaders:
-    """Knows who has answered, and who of them is away now. Changed on a worker, seen by all threads.
+    """The leaders of partitions that have answered, and which of them are away.
 
-    One that has never answered is not waited for here: where its partition is to be read from is not known.
+    It is changed on a worker, and read by all threads.
+
+    A leader that has never answered is not waited for: it is not known from where its partition is to be read.
     """
 
     def __init__(self, patience_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience_s = patience_s
         self._clock = clock
         self._answered: set[Partition] = set()
-        # Since when, and why. Replaced, never changed.
+        # By partition: since when its leader is away, and why. The mapping is replaced, never changed.
         self._away: Mapping[Partition, tuple[float, str]] = {}
         self._try_at = -math.inf
 
     @property
     def away(self) -> Mapping[Partition, str]:
-        """The partitions whose leaders are away, and why they did not answer. O(those)."""
+        """Why leaders that are away did not answer, by partition. O(partitions of these)."""
         return {part: why for part, (_, why) in self._away.items()}
 
     def are_due(self) -> bool:
-        """Whether to try those that are away; then not again for a while."""
+        """Return whether leaders that are away should be tried now; the next time is some seconds later."""
         now = self._clock()
         is_due = bool(self._away) and now >= self._try_at
         if is_due:
@@ -61,7 +63,7 @@ class Leaders:
         return is_due
 
     def answer(self, parts: Iterable[Partition]) -> None:
-        """The leaders of these partitions have answered."""
+        """Record that the leaders of these partitions have answered."""
         answered = set(parts)
         self._answered |= answered
         if back := sorted(answered & self._away.keys()):
@@ -69,7 +71,7 @@ class Leaders:
             _log.warning("the leader of partition %s is back%s", back[0], _others(back))
 
     def miss(self, why: Mapping[Partition, str]) -> bool:
-        """These did not answer while others did; whether they can be waited for."""
+        """Record leaders that did not answer while others did; return whether all of them can be waited for."""
         if not why.keys() <= self._answered:
             return False
         now = self._clock()
@@ -84,7 +86,7 @@ class Leaders:
         return True
 
     def check(self) -> None:
-        """A `SourceError` if a leader has been away for too long."""
+        """Raise a `SourceError` if a leader has been away for `patience_s`."""
         for part, (since, why) in sorted(self._away.items()):
             if self._clock() - since >= self._patience_s:
                 raise SourceError(
@@ -93,7 +95,7 @@ class Leaders:
                 )
 
     def keep(self, parts: Collection[Partition]) -> None:
-        """Only these partitions are left."""
+        """Forget all partitions but these."""
         self._answered.intersection_update(parts)
         self._away = {part: known for part, known in self._away.items() if part in parts}
 
@@ -103,24 +105,24 @@ def _others(parts: Collection[Partition]) -> str:
 
 
 class LogEnds:
-    """Keeps ends for a moment, so that a thousand partitions are one question and not a thousand.
+    """The ends of the logs of all partitions, looked up in one call and kept for a moment.
 
-    It knows the splits that discovery has seen, and only those: before discovery has looked, a split of an offset may
-    be one of a topic that was created again since. Used by many threads: one asks, the others wait for its answer.
+    It knows only splits that discovery has found: a split in an offset may be of a topic that was created again since.
+    Used by many threads: one makes the call, the others wait for its result.
 
-    `ask` is `KafkaAdmin.ends`. Of topics and their ids `find_replaced` returns those that were created again, which
-    have no end here until discovery has seen them; it is called when an end has moved. Failures are no error for
-    `patience_s`; `end` and `ask_again` raise `SourceError` after that.
+    `look_up` is `KafkaAdmin.ends`. `find_replaced` takes the ids of topics, and returns the names of topics that were
+    created again: these have no end here until discovery has found them. It is called when an end has moved. Errors are
+    tolerated for `patience_s`; after that `end` and `look_up_now` raise a `SourceError`.
     """
 
     def __init__(
         self,
-        ask: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
+        look_up: Callable[[Sequence[Partition]], Mapping[Partition, LogEnd]],
         patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         find_replaced: Callable[[Mapping[str, str]], Collection[str]] = lambda ids: (),
     ) -> None:
-        self._ask = ask
+        self._look_up = look_up
         self._find_replaced = find_replaced
         self._patience_s = patience_s
         self._clock = clock
@@ -135,7 +137,7 @@ class LogEnds:
     def update(
         self, there: Mapping[str, Partition], gone: Iterable[str], topic_ids: Mapping[str, str] | None = None
     ) -> None:
-        """Take what discovery has seen: partitions by split id, ids of splits that are gone, and of topics by name."""
+        """Take what discovery found: partitions by split id, ids of splits that are gone, ids of topics by name."""
         with self._lock:
             if there.keys() != self._there.keys():
                 self._queried_at = None
@@ -144,42 +146,42 @@ class LogEnds:
             self._gone.update(gone)
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """No reader has these splits any more, which are gone: others may come under their ids."""
+        """Forget splits that are gone: new ones may get their ids. No reader has them any more."""
         with self._lock:
             self._gone.difference_update(split_ids)
 
     def is_gone(self, split_id: str) -> bool:
-        """Whether there will be nothing of a split any more; false of one that was forgotten."""
+        """Return whether the partition of a split is gone; False for a split that was forgotten."""
         return split_id in self._gone
 
     def end(self, split_id: str) -> LogEnd | None:
-        """Of one split, as it was a moment ago; None if discovery has not seen it, or the brokers do not say."""
+        """Return the end of one split, at most a moment old; None if the split or its end is not known."""
         with self._lock:
             part = self._there.get(split_id)
             if part is None:
                 return None
             now = self._clock()
             if self._queried_at is None or now - self._queried_at >= _FRESH_S:
-                self._look(now)
+                self._refresh(now)
             return self._known.get(part)
 
     def locked(self) -> dict[str, int]:
-        """By the ids of splits, records that open transactions held back when the ends were looked up last. O(n)."""
+        """Return, by split id, how many records open transactions held back at the last look-up. O(n)."""
         known = self._known
         ends = ((split_id, known[part]) for split_id, part in self._there.items() if part in known)
         return {split_id: end.written - end.readable for split_id, end in ends if end.written > end.readable}
 
-    def ask_again(self) -> dict[str, LogEnd]:
-        """Of all that are known, asked for now whatever is kept. O(n)."""
+    def look_up_now(self) -> dict[str, LogEnd]:
+        """Look up the ends of all known splits now. O(n)."""
         with self._lock:
             if self._there:
-                self._look(self._clock())
+                self._refresh(self._clock())
             return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
 
-    def _look(self, now: float) -> None:
+    def _refresh(self, now: float) -> None:
         try:
-            ends = self._ask(sorted(self._there.values()))
-            # Afterwards: what was found before is of the topics that have not changed until now.
+            ends = self._look_up(sorted(self._there.values()))
+            # Checked afterwards: ends of topics that are still the same are theirs.
             moved = {part.topic for part, end in ends.items() if self._known.get(part) != end}
             replaced = self._find_replaced({name: self._topic_ids.get(name, "") for name in moved}) if moved else ()
             self._known = {part: end for part, end in ends.items() if part.topic not in replaced} if replaced else ends
@@ -191,5 +193,5 @@ class LogEnds:
             self._known = {}
             if self._clock() - self._fails_since >= self._patience_s:
                 raise
-        # When it was asked, not when the answer came: what was written since is not in it.
+        # The time of the call, not of its result: records that were written meanwhile are not in it.
         self._queried_at = now if self._fails_since is None else self._clock()

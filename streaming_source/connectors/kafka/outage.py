@@ -13,11 +13,11 @@ __all__ = ["Outage"]
 _log = logging.getLogger(__name__)
 
 _SILENT_S: Final = 2.0
-"""A question that waits for less is no outage."""
+"""A call that waits for less is no outage."""
 
 
 class Outage:
-    """Measures for how long a cluster has been silent: since the first question that no broker has answered.
+    """Measures for how long a cluster has been silent: since the first call that no broker has answered.
 
     `brokers` are the addresses that the user gave; after `patience_s` the query fails. Used by all clients of one
     planner, from any thread.
@@ -34,30 +34,30 @@ class Outage:
         self._patience_s = patience_s
         self._clock, self._wall_clock = clock, wall_clock
         self._lock = threading.Lock()
-        # By both clocks.
+        # The time of that call by both clocks.
         self._since: tuple[float, float] | None = None
         self._why = ""
         self._is_logged = False
 
     def begin(self) -> None:
-        """A question is sent."""
+        """Record that a call is made."""
         with self._lock:
             self._since = self._since or (self._clock(), self._wall_clock())
 
     def fail(self, why: str) -> None:
-        """No broker has answered it."""
+        """Record that no broker has answered."""
         with self._lock:
             self._why = f" ({why})"
 
     def end(self) -> None:
-        """A broker has answered."""
+        """Record that a broker has answered."""
         with self._lock:
             was_logged, self._since, self._why, self._is_logged = self._is_logged, None, "", False
         if was_logged:
             _log.warning("the Kafka brokers at %s answer again", self._brokers)
 
     def description(self) -> str | None:
-        """Since when, of which brokers, and what follows; None while they answer. The first time it is logged."""
+        """Describe the outage, with what follows from it; None while brokers answer. Logs it once."""
         with self._lock:
             if self._since is None or self._clock() - self._since[0] < _SILENT_S:
                 return None

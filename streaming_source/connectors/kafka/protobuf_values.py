@@ -45,8 +45,8 @@ _ENUM: Final = 14
 class ProtobufValues(DecodedValues):
     """Values of Protobuf, in the framing of the registry's serializers.
 
-    They are read as the first message of the latest schema: fields that it does not have are left out, those that
-    were not written have their defaults, or are null where the schema tells both apart.
+    They are read as the first message of the latest schema: fields that it lacks are left out. A field that was not
+    written has its default, or is null if the schema distinguishes the two.
     """
 
     framing = "PROTOBUF"
@@ -64,14 +64,14 @@ class ProtobufValues(DecodedValues):
 
         def decode(schema_id: Any, payload: io.BytesIO) -> Any:
             if schema_id.message_indexes != [0]:
-                raise ValueError(f"it is message {schema_id.message_indexes} of its schema, and not the first")
+                raise ValueError(f"it is message {schema_id.message_indexes} of its schema, not the first one")
             return read(make.FromString(payload.read()))
 
         return decode
 
     def _descriptor(self) -> Any:
         try:
-            # Knows the files that schemas import without a reference.
+            # Registers the files that schemas import without a reference.
             import confluent_kafka.schema_registry.protobuf  # noqa: F401
             from google.protobuf import descriptor_pool
             from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -103,7 +103,7 @@ class ProtobufValues(DecodedValues):
 
 
 def _top_level(file: Any) -> Iterator[Any]:
-    """Messages of a file, in the order in which it defines them."""
+    """Return the messages of a file in the order of their definitions."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     definition = FileDescriptorProto()
@@ -135,7 +135,7 @@ def _field(field: Any, where: str, inside: tuple[str, ...]) -> tuple[pa.DataType
         take = value[1]
         return pa.map_(key[0], value[0]), lambda entries: [(key, take(entries[key])) for key in entries]
     kind, one = _single(field, where, inside)
-    # The label is gone since version 7.
+    # `label` was removed in version 7.
     is_repeated = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
     return (pa.list_(kind), lambda many: [one(value) for value in many]) if is_repeated else (kind, one)
 

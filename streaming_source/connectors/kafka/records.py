@@ -1,4 +1,4 @@
-"""From the client's messages to Arrow, a few calls for all of them; values as bytes, text, or JSON."""
+"""The client's messages as Arrow columns, made in a few calls for all of them; values as bytes, text, or JSON."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ FIELDS: Final[dict[str, Callable[[Message], Any]]] = {
     "value": Message.value,
     "headers": Message.headers,
 }
-"""What of a record is no number, by the column that it becomes."""
+"""How the columns that are no numbers are taken from a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Records of one partition in their order, at least one.
 
-    Offsets are `int64[n]`; timestamps `int64[n, 2]`: the type of each, 0 for none, and milliseconds; fields those of
-    `FIELDS` that are wanted, lists of `n`.
+    `offsets` are `int64[n]`. `timestamps` are `int64[n, 2]`: the type of each, 0 for none, and milliseconds. `fields`
+    has the wanted ones of `FIELDS`, lists of `n`.
     """
 
     offsets: Int64Array
@@ -62,7 +62,7 @@ class Run:
         return self.offsets.size
 
     def before(self, offset: int) -> Run | None:
-        """What lies before an offset; None if nothing does. O(n) where something is cut off."""
+        """Return the records before an offset; None if there are none. O(n) if some are cut off."""
         end = int(np.searchsorted(self.offsets, offset))
         if end == len(self):
             return self
@@ -71,7 +71,7 @@ class Run:
 
     @classmethod
     def joined(cls, runs: Sequence[Run]) -> Run:
-        """One of several of the same partition. O(n)."""
+        """Join runs of the same partition. O(n)."""
         if len(runs) == 1:
             return runs[0]
         fields = {name: [*chain.from_iterable(run.fields[name] for run in runs)] for name in runs[0].fields}
@@ -80,10 +80,10 @@ class Run:
 
 
 def runs_of(messages: list[Message], fields: Collection[str]) -> Iterator[tuple[Partition, Run]]:
-    """Runs of messages of one partition, as they came, with these of `FIELDS`; at least one, none an event. O(n)."""
+    """Yield runs of messages of one partition each, with these of `FIELDS`. No message may be an event. O(n)."""
     count = len(messages)
     offsets = np.fromiter(map(Message.offset, messages), np.int64, count)
-    # In one stream of numbers: arrays of tuples take five times as long.
+    # As one stream of numbers: an array of tuples takes five times as long.
     numbers = chain.from_iterable(map(Message.timestamp, messages))
     timestamps = np.fromiter(numbers, np.int64, 2 * count).reshape(-1, 2)
     taken = {name: list(map(FIELDS[name], messages)) for name in fields}
@@ -97,7 +97,7 @@ def runs_of(messages: list[Message], fields: Collection[str]) -> Iterator[tuple[
 
 
 def _changes(messages: list[Message]) -> list[int]:
-    """Where messages of another partition begin; 0 and the end as well."""
+    """Return where the partition changes, with 0 and the end."""
     numbers = np.fromiter(map(Message.partition, messages), np.int64, len(messages))
     changes = np.flatnonzero(np.diff(numbers)) + 1
     if len(set(map(Message.topic, messages))) > 1:
@@ -109,18 +109,18 @@ def _changes(messages: list[Message]) -> list[int]:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 Invalid: TypeAlias = Literal["fail", "null"]
-"""What becomes of values that are not of their format."""
+"""What is done with values that are not of their format."""
 
 
 class ValueFormat(ABC):
-    """How values become a column; equal to another that reads them in the same way."""
+    """How values become a column. Two are equal if they read values in the same way."""
 
     invalid: Invalid
 
     @property
     @abstractmethod
     def type(self) -> pa.DataType:
-        """Of the column."""
+        """The type of the column."""
 
     @property
     @abstractmethod
@@ -129,20 +129,21 @@ class ValueFormat(ABC):
 
     @abstractmethod
     def read(self, values: list[bytes | None]) -> pa.Array:
-        """The column of `n` values; None is null.
+        """Return the column of `n` values; None is null.
 
         Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` if one is not of the format.
         """
 
     def column(self, values: list[bytes | None], part: Partition, offsets: Int64Array) -> pa.Array:
-        """The column of `n` values of one partition.
+        """Return the column of `n` values of one partition.
 
-        A `MalformedDataError` names partition and offset of one that is not what it should be, unless it becomes null.
+        Raises a `MalformedDataError` with partition and offset of a value that is not of the format, unless such values
+        become null.
         """
         try:
             return self.read(values)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # The one path on which each is looked at by itself.
+            # Only after an error is each value read by itself.
             return pa.concat_arrays([self._one(*one, part) for one in zip(values, offsets.tolist(), strict=True)])
 
     def _one(self, value: bytes | None, offset: int, part: Partition) -> pa.Array:
@@ -183,7 +184,7 @@ class TextValues(ValueFormat):
 
 @dataclass(frozen=True)
 class JsonValues(ValueFormat):
-    """Values that are JSON objects of these fields: others are left out, those that an object lacks are null."""
+    """Values that are JSON objects with these fields: other fields are left out, and missing ones are null."""
 
     fields: pa.Schema
     invalid: Invalid = "fail"
@@ -194,7 +195,8 @@ class JsonValues(ValueFormat):
         return pa.struct(list(self.fields))
 
     def read(self, values: list[bytes | None]) -> pa.Array:
-        # Wrapped, so that a null stays a row; then what closes the wrapping itself shows in the number of rows.
+        # Each value is wrapped in an object, so that a null stays a row. A value that closes the wrapping changes the
+        # number of rows.
         text = b"".join([b'{"v":' + (b"null" if value is None else value) + b"}\n" for value in values])
         table = arrow_json.read_json(
             io.BytesIO(text),
@@ -215,7 +217,7 @@ class JsonValues(ValueFormat):
 
 
 def record_schema(value: ValueFormat, *, headers: bool) -> pa.Schema:
-    """The columns of Spark's own Kafka source, in its order."""
+    """Return the columns of Spark's own Kafka source, in its order."""
     fields = [
         pa.field("key", pa.binary()),
         pa.field("value", value.type),
@@ -229,16 +231,19 @@ def record_schema(value: ValueFormat, *, headers: bool) -> pa.Schema:
 
 
 class MessageColumns:
-    """Makes blocks of what was taken of messages: those columns of `record_schema` that a schema has."""
+    """Makes record blocks of runs, with those columns of `record_schema` that a schema has."""
 
     def __init__(self, schema: pa.Schema, value: ValueFormat) -> None:
         self._schema = schema
         self._value = value
-        # What must be taken of messages.
+        # The names in `FIELDS` that must be taken from messages.
         self.fields = tuple(name for name in FIELDS if name in schema.names)
 
     def block(self, part: Partition, runs: Sequence[Run]) -> RecordBlock:
-        """A block of runs of one partition, at least one; its positions are offsets. See `ValueFormat.column`. O(n)."""
+        """Make a block of one or more runs of a partition; its positions are offsets. See `ValueFormat.column`.
+
+        O(n).
+        """
         run = Run.joined(runs)
         count, offsets = len(run), run.offsets
         types, times_ms = run.timestamps[:, 0], run.timestamps[:, 1]

@@ -1,4 +1,4 @@
-"""A schema registry, and what its client takes."""
+"""A schema registry: schemas by id and by subject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streaming_source.exceptions import OptionError, SourceError
 __all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
 
 _FORMAT: Final = "serialized"
-"""Descriptors instead of text, for Protobuf; nothing else has it."""
+"""A format of schemas that only Protobuf has: descriptors instead of text."""
 
 _NOT_FOUND: Final = 404
 _PREFIX: Final = "schemaRegistry."
@@ -30,7 +30,7 @@ _NUMBERS: Final = frozenset(
 class SchemaText(NamedTuple):
     """A schema as the registry has it: JSON of Avro, or a file descriptor of Protobuf in base64.
 
-    `referenced` has names and texts of those that it refers to, each behind those that it refers to itself.
+    `referenced` has names and texts of the schemas that it refers to, each after those that it refers to itself.
     """
 
     text: str
@@ -43,9 +43,9 @@ class UnknownSchemaError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """A registry, or several with commas between them; schemas that never change are remembered by this process.
+    """A registry, or several URLs separated by commas. The process keeps schemas by id, which never change.
 
-    A `SourceError` says that it does not answer.
+    Methods raise a `SourceError` if the registry does not answer.
     """
 
     url: str = field(repr=False)
@@ -54,7 +54,7 @@ class SchemaRegistry:
 
     @classmethod
     def of(cls, url: str, settings: Mapping[str, str], credentials: Credentials | None = None) -> SchemaRegistry:
-        """Check what the user gave; an `OptionError` if the client does not take it, or cannot be had."""
+        """Check the user's options; raises an `OptionError` if the client does not accept them, or is not installed."""
         if "url" in settings:
             raise OptionError(
                 "option schemaRegistry.url cannot be set: name the registry with option schemaRegistryUrl"
@@ -72,7 +72,7 @@ class SchemaRegistry:
         return registry
 
     def latest(self, subject: str) -> SchemaText:
-        """The newest version of a subject; `OptionError` if there is none."""
+        """Return the newest version of a subject; raises an `OptionError` if there is none."""
         try:
             return self._get(f"subject {subject!r}", lambda client: client.get_latest_version(subject, _FORMAT).schema)
         except UnknownSchemaError:
@@ -82,11 +82,11 @@ class SchemaRegistry:
             ) from None
 
     def by_id(self, schema_id: Any) -> SchemaText:
-        """A schema by the client's `SchemaId`; `UnknownSchemaError` if there is none."""
+        """Return a schema by the client's `SchemaId`; raises an `UnknownSchemaError` if there is none."""
         return _by_id(self, None if schema_id.guid is None else str(schema_id.guid), schema_id.id)
 
     def scrub(self, text: str) -> str:
-        """A text without what is secret of the settings and of the address."""
+        """Return a text without secrets of the settings and passwords in the address."""
         secrets = [value for name, value in self._current().items() if value and _SECRET.search(name)]
         secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
         return scrubbed(text, {one for secret in secrets for one in (secret, *secret.split(":", 1))})
@@ -97,7 +97,7 @@ class SchemaRegistry:
         return {**dict(self.settings), **of_registry}
 
     def _get(self, what: str, call: Callable[[Any], Any]) -> SchemaText:
-        # Questions are few: no connection is kept for the next.
+        # Calls are few: no connection is kept.
         try:
             with self._client() as client:
                 schema = call(client)
@@ -109,7 +109,7 @@ class SchemaRegistry:
         except Exception as error:  # of the client, of HTTP, of connections
             if getattr(error, "http_status_code", None) == _NOT_FOUND:
                 raise UnknownSchemaError(what) from None
-            failed = self.scrub(f"asking the schema registry for {what} failed: {type(error).__name__}: {error}")
+            failed = self.scrub(f"looking up {what} in the schema registry failed: {type(error).__name__}: {error}")
         raise SourceError(failed)
 
     def _client(self) -> Any:
@@ -143,7 +143,7 @@ def _by_id(registry: SchemaRegistry, guid: str | None, number: int) -> SchemaTex
 
 
 def missing_package(option: str, error: ImportError) -> NoReturn:
-    """Say what to install, by an `OptionError`."""
+    """Raise an `OptionError` with the package to install."""
     raise OptionError(
         f"option {option}: Avro and Protobuf values need packages that are not installed ({error}): "
         "pip install 'spark-watermark-alignment[kafka-schema]'"

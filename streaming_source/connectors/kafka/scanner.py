@@ -1,4 +1,4 @@
-"""Reading offsets and timestamps of records in the planner, for what the brokers' index does not say."""
+"""Reading offsets and timestamps of records in the planner, where the brokers' index is not enough."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from streaming_source.exceptions import SourceError
 __all__ = ["Scanner", "SeenTimes"]
 
 SeenTimes: TypeAlias = tuple[Int64Array, Int64Array]
-"""Offsets, rising, and event times of records of one partition."""
+"""Offsets in ascending order, and event times, of records of one partition."""
 
 _SHORT_FETCHES: Final = {"fetch.message.max.bytes": "65536", "queued.min.messages": "1"}
-"""For single records of many partitions: else a megabyte and more of each is fetched."""
+"""Settings to fetch single records of many partitions: by default a megabyte and more of each is fetched."""
 
 _AT_ONCE: Final = 5000
 _SINGLE_AT_ONCE: Final = 1000
 
 
 class Scanner:
-    """Reads offsets and timestamps of many partitions at once with one consumer. From any thread, several at a time.
+    """Reads offsets and timestamps of many partitions at once with one consumer. Used by several threads at a time.
 
     See `KafkaSplitReader` for what is raised.
     """
@@ -49,7 +49,7 @@ class Scanner:
         self._is_closed = False
 
     def times(self, splits: Sequence[KafkaSplit], most: Mapping[str, int]) -> dict[str, SeenTimes]:
-        """Return the records of each split from its position to its stop, the first so many by its id. O(records)."""
+        """Return the records of each split from its position to its stop, at most `most` by its id. O(records)."""
         none = np.empty(0, np.int64)
         parts = {split.split_id: [(none, none)] for split in splits}
         left, enough = dict(most), set[str]()
@@ -64,9 +64,9 @@ class Scanner:
         }
 
     def first_later(self, splits: Sequence[KafkaSplit], bound_us: int) -> dict[str, tuple[int, int]]:
-        """Offset and event time of the first record of each split that is later than a bound, where there is one.
+        """Return offset and event time of the first record of each split that is later than a bound, if there is one.
 
-        The records at the positions of the splits are tried first. O(records before it).
+        The records at the positions of the splits are tried first. O(records before the results).
         """
         found: dict[str, tuple[int, int]] = {}
         first = [split.until(split.position + 1) for split in splits]
@@ -81,7 +81,7 @@ class Scanner:
         return found
 
     def close(self) -> None:
-        """End what is read, and let go of the consumers."""
+        """End reads, and close the consumers."""
         with self._lock:
             self._is_closed = True
             reading = list(self._reading)
@@ -92,7 +92,7 @@ class Scanner:
     def _read(
         self, config: ClientConfig, at_once: int, splits: Sequence[KafkaSplit], enough: Container[str] = ()
     ) -> Iterator[tuple[str, Int64Array, Int64Array]]:
-        """What comes of each split, until it has come to its stop or is among those of which there is `enough`."""
+        """Yield the records of each split, until it has reached its stop or its id is in `enough`."""
         left = {split.split_id: split for split in splits if split.stop is None or split.position < split.stop}
         if not left:
             return
@@ -111,7 +111,7 @@ class Scanner:
             reader.handle_splits_changes(SplitsAddition(tuple(left.values())))
             while left:
                 if self._is_closed:
-                    raise SourceError("the planner was closed while it looked where records are")
+                    raise SourceError("the planner was closed while it looked up records")
                 fetched = reader.fetch()
                 while (split_id := fetched.next_split()) is not None:
                     while (block := fetched.next_record_from_split()) is not None:

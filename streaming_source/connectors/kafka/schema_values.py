@@ -1,4 +1,4 @@
-"""Values that are decoded one by one with schemas that a registry keeps, whatever version wrote them."""
+"""Values that are decoded one by one, with the schemas of a registry."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from streaming_source.exceptions import SourceError
 __all__ = ["Change", "Decode", "DecodedValues"]
 
 Decode: TypeAlias = Callable[[Any, io.BytesIO], Any]
-"""What a value is, by its `SchemaId` and what follows that; raises anything but `SourceError` if it is none."""
+"""Decodes a value from its `SchemaId` and the bytes after it; raises anything but `SourceError` if it cannot."""
 
 Change: TypeAlias = Callable[[Any], Any]
-"""What makes of a decoded value one that Arrow takes."""
+"""Changes a decoded value to one that Arrow accepts."""
 
 
 @dataclass(frozen=True)
 class DecodedValues(ValueFormat):
-    """Values that say with which schema they were written; they are read as one, the reader's.
+    """Values that have the id of the schema they were written with. All are read with one schema, the reader's.
 
-    That is the `given` one, else the latest of the subject. It must be known before reading: it is looked up once, with
-    `type`, and goes with this object to the executors. A newer one is heeded by the next run of a query. `type` raises
-    an `OptionError` if it has no type of Spark, or cannot be had.
+    The reader's schema is the `given` one, or the latest of the subject. It is looked up once, with `type`, and travels
+    with this object to the executors: the next run of a query uses a newer one. `type` raises an `OptionError` if the
+    schema has no type of Spark, or cannot be looked up.
     """
 
     framing: ClassVar[str]
@@ -45,15 +45,15 @@ class DecodedValues(ValueFormat):
         return self.registry.latest(self.subject) if self.given is None else SchemaText(self.given)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is made of the schema: functions, which each process makes for itself."""
+        """Leave out functions made from the schema: each process makes its own."""
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     @abstractmethod
     def decoder(self) -> Decode:
-        """Reads values. Called once a process."""
+        """Return a function that decodes values. Called once a process."""
 
     def to_arrow(self, decoded: list[Any]) -> pa.Array:
-        """Return an array of `type` of decoded values; None is null. An `ArrowException` if one does not fit."""
+        """Return an array of `type` of decoded values; None is null. Raises an `ArrowException` if one does not fit."""
         return pa.array(decoded, self.type)
 
     @cached_property
@@ -77,5 +77,5 @@ class DecodedValues(ValueFormat):
             raise
         except UnknownSchemaError as error:
             raise pa.ArrowInvalid(f"the registry does not know {error}") from None
-        except Exception as error:  # whatever a decoder makes of bytes that are something else
+        except Exception as error:  # whatever a decoder raises of bytes of another format
             raise pa.ArrowInvalid(f"{type(error).__name__}: {error}") from None

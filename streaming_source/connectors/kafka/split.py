@@ -1,4 +1,4 @@
-"""Splits of Kafka, what the enumerator remembers beside them, and how offsets write both."""
+"""Splits of Kafka, the checkpoint of the enumerator, and how both are written in offsets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaS
 class KafkaSplit(SourceSplit):
     """One partition of a topic: reading began at `begin`, goes on at `position`, and ends at `stop`, if at all.
 
-    `incarnation` is empty; of a topic that was deleted and created again while it was read, it tells it from the one
-    before. `topic_id` is that of the topic in which these offsets count, for tasks; the checkpoint has it, and not the
-    JSON of a split. Empty where it is not known.
+    `incarnation` distinguishes a topic that was created again while it was read from the one before; it is empty for
+    the first one. `topic_id` is the id of the topic that these offsets are of, empty if it is not known. It is used by
+    tasks, and written in the checkpoint, not with each split.
     """
 
     is_divisible: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class KafkaSplit(SourceSplit):
 
     @property
     def split_id(self) -> str:
-        """`orders-3`; `orders-3@Zq3kX0aB` of a topic that was created again."""
+        """`orders-3`; `orders-3@Zq3kX0aB` for a topic that was created again."""
         suffix = f"@{self.incarnation}" if self.incarnation else ""
         return f"{self.topic}-{self.partition}{suffix}"
 
@@ -49,7 +49,7 @@ class KafkaSplit(SourceSplit):
         return f"offset {self.position}"
 
     def before_stop(self, offset: int) -> int:
-        """An offset, or the split's stop if that comes first."""
+        """Return an offset, or the split's stop if that comes first."""
         return offset if self.stop is None else min(offset, self.stop)
 
     def origin(self) -> KafkaSplit:
@@ -57,7 +57,7 @@ class KafkaSplit(SourceSplit):
 
 
 class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
-    """`[topic, partition, position, begin]`, and behind them stop and incarnation where there are some."""
+    """`[topic, partition, position, begin]`, followed by stop and incarnation if there are any."""
 
     version = 1
 
@@ -84,7 +84,7 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
 class KnownTopic:
     """A topic with the partitions that were found, sorted; see `KafkaSplit` for `incarnation`.
 
-    `topic_id` is another one for each time a topic of the name is created; empty where the broker knows no ids.
+    `topic_id` changes each time a topic of this name is created; it is empty if the broker has no ids.
     """
 
     name: str
@@ -93,15 +93,15 @@ class KnownTopic:
     incarnation: str = ""
 
     def splits(self) -> list[KafkaSplit]:
-        """Splits of these partitions; only their ids mean anything."""
+        """Return splits of these partitions, for their ids; their positions have no meaning."""
         return [KafkaSplit(self.name, number, incarnation=self.incarnation) for number in self.partitions]
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """What is remembered beside the splits in work: where the source ends, if at all, and topics by name.
+    """What an offset has in addition to the splits in work: the end of the source, if any, and topics by name.
 
-    Partitions that are not among theirs are new, and read from their first record on.
+    Partitions that are not in it are new, and read from their first record on.
     """
 
     topics: tuple[KnownTopic, ...] = ()
@@ -109,11 +109,11 @@ class KafkaCheckpoint:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The ids of topics, by the names of those that are there."""
+        """The ids of the topics that exist, by name."""
         return {topic.name: topic.topic_id for topic in self.topics if topic.partitions}
 
     def in_their_topics(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit | None]:
-        """Splits with the ids of their topics; None where that is gone, or was created again since. O(n + topics)."""
+        """Add the ids of topics to splits; None for a topic that is gone or was created again. O(n + topics)."""
         ids = {(topic.name, topic.incarnation): topic.topic_id for topic in self.topics if topic.partitions}
         places = [(split.topic, split.incarnation) for split in splits]
         return [
@@ -123,14 +123,14 @@ class KafkaCheckpoint:
 
     @property
     def partitions(self) -> dict[str, Partition]:
-        """Those that are there, by the ids of their splits."""
+        """The partitions that exist, by split id."""
         return {split.split_id: split.of for topic in self.topics for split in topic.splits()}
 
 
 class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
     """`{"end": "latest", "topics": {name: [id, partitions, incarnation]}}`; without `end` the source has none.
 
-    Partitions are a list, or where they are the first ones without a gap, how many.
+    Partitions are a list, or their count if they are numbered without a gap from 0 on.
     """
 
     version = 1

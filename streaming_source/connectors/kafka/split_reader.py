@@ -19,8 +19,9 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
-from streaming_source.connectors.kafka.client import GONE, PartitionConsumer, report_loss
 from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.consumer import PartitionConsumer
+from streaming_source.connectors.kafka.faults import GONE, report_loss
 from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -32,17 +33,17 @@ __all__ = ["KafkaSplitReader"]
 
 _BATCH: Final = 5000
 _PORTION: Final = 500
-"""Messages that are alive at once: with more of them than `gc.get_threshold()` says (700), looking for cycles among
-them takes as long as fetching them."""
+"""Messages that are alive at once: with more than `gc.get_threshold()` (700), garbage collection takes as long as
+fetching them."""
 
 _WAIT_S: Final = 0.02
-"""The tail of what is there comes when this is over: short, and still long enough for a full batch."""
+"""How long a fetch waits for a full batch before it returns the records that have come."""
 
 _AHEAD: Final = 20_000
-"""So many offsets of later splits are fetched at most while an earlier one is being emitted."""
+"""How many offsets of later splits are fetched at most while an earlier one is emitted."""
 
 _LOOK_AFTER_S: Final = 1.0
-"""When nothing has come for so long: are the partitions still there? Of one that is gone the client reports nothing."""
+"""After so long without records, check that the partitions exist: the client does not report one that is gone."""
 
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _PASSING: Final = frozenset(
@@ -52,7 +53,7 @@ _PASSING: Final = frozenset(
 
 @dataclass(slots=True)
 class _Reading:
-    """A split that is read: its next offset, up to where there are records, and what else is known of its end."""
+    """The progress of a split: its next offset, the known end of its records, and whether it is there."""
 
     split: KafkaSplit
     position: int
@@ -76,15 +77,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     """Reads its partitions with one consumer, each from its position until an offset at or after its stop is seen.
 
     Offsets are never counted: compaction, aborted transactions and the marks of transactions leave gaps. A split
-    without a stop, as in the planner, has caught up when the brokers say that its log ends where it is; of brokers
-    that do not answer nothing is known. Such a split costs no connection until there is something to read.
+    without a stop, as in the planner, has caught up when the brokers report that its log ends at its position; if they
+    do not answer, it has not. Such a split needs no connection until there are records.
 
-    Its consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
-    split has a stop. Without `fail_on_data_loss`, reading goes on behind records that are not there any more.
+    The consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
+    split has a stop. Without `fail_on_data_loss`, reading goes on behind records that no longer exist.
 
-    `in_turn` gives one split after the other, in the order in which they were added: a task that is tried again has its
-    rows in the same order, whichever partition answers first. With `topics` it emits nothing of one that was created
-    again since its splits were planned: a range is emitted only if its topic has the same id once all of it has come.
+    `in_turn` returns one split after the other, in the order in which they were added, so that a repeated task has its
+    rows in the same order, whichever partition answers first. With `topics`, a range is returned only if its topic has
+    the planned id after all of its records have come: nothing is returned of a topic that was created again.
     """
 
     def __init__(
@@ -109,13 +110,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._in_turn = in_turn
         self._at_once = at_once
         self._topics = topics
-        # Whether records came since the ids of topics were compared; ids of splits of which some were emitted.
+        # Whether records came since the ids of topics were compared; and the ids of splits with emitted records.
         self._is_unchecked = False
         self._emitted: set[str] = set()
         # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
         self._reading: dict[str, _Reading] = {}
         self._assigned: dict[Partition, _Reading] = {}
-        # Fetched before its turn.
+        # Blocks that were fetched before the turn of their split.
         self._held: dict[str, list[RecordBlock]] = {}
         self._woken = threading.Event()
 
@@ -130,12 +131,15 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._end(*(split.split_id for split in change.splits if split.split_id in self._reading))
 
     def fetch(self) -> RecordsBySplits[RecordBlock]:
-        """What came; a `DataLossError` or `SourceError` if it will not, or the brokers are silent for too long."""
+        """Return the records that came.
+
+        Raises a `DataLossError` if they no longer exist, a `SourceError` if the brokers are silent for too long.
+        """
         began = time.monotonic()
         until, look_at = began + self._poll_timeout_s, began + _LOOK_AFTER_S
         if self._consumer.drop_if_outdated():
             self._assign_again()
-        gone = self._look_at_ends()
+        gone = self._check_ends()
         if gone:
             return RecordsBySplits(finished_splits=gone)
         while True:
@@ -151,7 +155,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + _LOOK_AFTER_S
-                self._look_for_partitions(waits)
+                self._check_partitions(waits)
             elif now > until:
                 raise SourceError(
                     f"partition {waits[0].split.of}: nothing came from {self._config.brokers} at offset "
@@ -192,7 +196,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._held.pop(split_id, None)
 
     def _assign_next(self) -> None:
-        """Let splits with a stop be read: all, or in turn the first one and as many behind it as may be held."""
+        """Assign splits that have a stop: all, or with `in_turn` the first one and those that may be held behind it."""
         chosen: dict[Partition, _Reading] = {}
         ahead: int | None = None
         for reading in self._reading.values():
@@ -210,14 +214,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         for reading in new:
             reading.is_assigned = True
             self._assigned[reading.split.of] = reading
-        # In one call: of a thousand partitions each would wait for the client.
+        # In one call: with a call for each of a thousand partitions each would wait for the client.
         if new:
             self._consumer.client.incremental_assign([reading.where for reading in new])
         if paused := [reading.where for reading in new if reading.is_paused]:
             self._consumer.client.pause(paused)
 
     def _assign_again(self) -> None:
-        """The consumer is a new one."""
+        """Assign all splits to a new consumer."""
         assigned = list(self._assigned.values())
         self._assigned.clear()
         for reading in assigned:
@@ -232,10 +236,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if old:
             self._consumer.client.incremental_unassign([reading.where for reading in old])
 
-    def _look_at_ends(self) -> set[str]:
-        """Of each split without a stop: whether it has caught up; if not, let it be read. Returns those that are gone.
+    def _check_ends(self) -> set[str]:
+        """Assign the splits without a stop that have not caught up, and return the splits that are gone.
 
-        One of which nothing is known, since it was not found yet or the brokers do not answer, is not read.
+        A split whose end is not known, since it is not found yet or the brokers do not answer, is not read.
         """
         gone: set[str] = set()
         if self._ends is None:
@@ -261,7 +265,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._assign(reading)
         return gone
 
-    def _look_for_partitions(self, readings: Sequence[_Reading]) -> None:
+    def _check_partitions(self, readings: Sequence[_Reading]) -> None:
         for topic in {reading.split.topic for reading in readings}:
             numbers = self._consumer.partitions(topic)
             for reading in readings:
@@ -272,19 +276,19 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     # ---- what came -----------------------------------------------------------------------------------------------
 
     def _take_records(self) -> dict[str, list[RecordBlock]]:
-        left, runs = self._left(), dict[str, list[Run]]()
+        left, runs = self._wanted(), dict[str, list[Run]]()
         until = time.monotonic() + _WAIT_S
         while left:
-            asked = min(left, _PORTION)
-            messages = self._consumer.client.consume(asked, max(until - time.monotonic(), 0))
+            wanted = min(left, _PORTION)
+            messages = self._consumer.client.consume(wanted, max(until - time.monotonic(), 0))
             self._take(messages, runs)
-            left -= asked
-            if len(messages) < asked:
+            left -= wanted
+            if len(messages) < wanted:
                 break
         return {i: [self._columns.block(self._reading[i].split.of, taken)] for i, taken in runs.items()}
 
-    def _left(self) -> int:
-        """How many messages to ask for. No more than there are, as far as that is known: else it waits for more."""
+    def _wanted(self) -> int:
+        """Return how many messages to fetch: no more than there are, if known, since the client waits for all."""
         if all(reading.is_finished or reading.is_at_end or reading.is_paused for reading in self._assigned.values()):
             return 0
         left = 0
@@ -312,7 +316,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if wanted is not None:
                 runs.setdefault(reading.split.split_id, []).append(wanted)
         if records is not messages:
-            # Behind the records: an end is reached after them, never before.
+            # After the records: an end is reached behind them.
             for message in messages:
                 if message.error() is not None:
                     self._take_event(message)
@@ -326,7 +330,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if reading is not None and message.offset() >= reading.position:
                 reading.position = message.offset()
                 reading.is_at_end = reading.split.stop is None
-                # A range was planned, so it was there. Where a source is to end may lie in the future.
+                # A planned range existed. In the planner (`ends`), a stop may be an offset that is not written yet.
                 if self._ends is None and not reading.is_finished:
                     self._check_end(reading)
         elif code in _LOST:
@@ -339,7 +343,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             raise self._config.error(f"reading partition {message.topic()}-{message.partition()}", error)
 
     def _take_in_turn(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
-        """Of these and of what is held, what may be emitted now, and which splits end with it."""
+        """Return the blocks that may be emitted now, of new and held ones, and the splits that are finished."""
         taken, finished = dict[str, list[RecordBlock]](), set[str]()
         for split_id, found in blocks.items():
             self._held.setdefault(split_id, []).extend(found)
@@ -353,7 +357,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 finished.add(split_id)
             elif self._in_turn:
                 break
-        # Of those that wait for their turn nothing is fetched beyond their stop.
+        # Also splits that wait for their turn are not fetched beyond their stops.
         self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
         if finished:
             self._end(*finished)
@@ -361,7 +365,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return taken, finished
 
     def _check_topics(self, came: dict[str, list[RecordBlock]]) -> None:
-        """Give up splits of topics that were created again: before the first records, and the last ones of a split."""
+        """Check the ids of topics before the first records, and before the last ones of a split, are emitted."""
         self._is_unchecked |= bool(came)
         is_first = not self._emitted
         if self._topics is None or not self._is_unchecked:
@@ -386,14 +390,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     # ---- what is lost --------------------------------------------------------------------------------------------
 
     def _check_end(self, reading: _Reading) -> None:
-        """The log ends before the stop of a range. What was planned was there: it comes, or was lost."""
-        # Not by the offset at which the client found the end: a new leader may not know yet how far its log is valid.
+        """Handle a log that ends before the stop of a range: planned records existed, and will come or are lost."""
+        # Looked up anew: the end that the client found may be that of a new leader that does not know its log yet.
         latest = self._consumer.offset_at(reading.split.of, LATEST)
         if latest is None or latest < (reading.split.stop or 0):
             self._lose(reading)
 
     def _lose(self, reading: _Reading) -> None:
-        """The brokers do not have the next offset: go on behind what is gone, or fail."""
+        """Handle a next offset that the brokers do not have: report it, and go on behind the records that are gone."""
         part, position = reading.split.of, reading.position
         earliest, latest = (self._consumer.offset_at(part, at) for at in (EARLIEST, LATEST))
         if earliest is None or latest is None:
@@ -412,11 +416,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         elif reading.split.stop is not None:
             reading.position = reading.split.stop
         else:
-            # The log has become shorter: it is read on when it has grown beyond this again.
+            # The log has become shorter: reading goes on when it has grown beyond this position again.
             reading.is_at_end = True
 
     def _lose_all(self, reading: _Reading, why: str = "") -> None:
-        """The partition is gone, or another one."""
+        """Handle a partition that is gone, or was created again."""
         why = why or f"the brokers know no partition {reading.split.of} any more"
         self._report_loss(reading, why, "to go on without it")
         self._unassign(reading)

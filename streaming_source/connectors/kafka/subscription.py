@@ -1,4 +1,4 @@
-"""Which partitions are read, and from where to where: the options that say it, as Spark heeds them."""
+"""Which partitions are read, and from where to where, by the same options as Spark's own source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TIMESTAMP: Final = -3
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _WHOLE_TOPIC: Final = -1
-"""Stands for all partitions of a topic where numbers are given by partition."""
+"""The partition number that means all partitions of a topic."""
 
 _ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
@@ -36,15 +36,16 @@ class Partition(NamedTuple):
 
 
 Lookup: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, int | None]]
-"""Of each partition the offset at `EARLIEST`, at `LATEST`, or of the first record at or after a time in milliseconds;
-None if there is no such record."""
+"""Returns the offset of each partition at `EARLIEST`, at `LATEST`, or of the first record at or after a time in
+milliseconds; None if there is no such record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A choice of partitions, by the option that says it: `topics` and, for `assign`, `partitions` are sorted.
+    """The chosen partitions. `kind` is the option that chooses them.
 
-    What makes one raises an `OptionError` if the option's value is none.
+    `topics` and, for `assign`, `partitions` are sorted. The class methods raise an `OptionError` if the value of the
+    option is wrong.
     """
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
@@ -54,7 +55,7 @@ class Subscription:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Subscription:
-        """That of parsed options, of which exactly one says it."""
+        """Make it from parsed options, of which exactly one must be given."""
         makers = {"subscribe": cls.to_topics, "subscribePattern": cls.to_pattern, "assign": cls.to_partitions}
         given = [name for name in makers if values[name] is not None]
         if len(given) != 1:
@@ -64,7 +65,7 @@ class Subscription:
 
     @classmethod
     def to_topics(cls, names: str) -> Subscription:
-        """To all partitions of topics, with commas between them."""
+        """Subscribe to all partitions of topics, separated by commas."""
         topics = tuple(sorted({name.strip() for name in names.split(",")} - {""}))
         if not topics:
             raise OptionError(f"option subscribe = {names!r}: must name at least one topic, as in 'orders,payments'")
@@ -72,10 +73,10 @@ class Subscription:
 
     @classmethod
     def to_pattern(cls, pattern: str) -> Subscription:
-        """To all partitions of the topics in whose names it is found, wherever, as with Spark."""
+        """Subscribe to all partitions of topics with a match of the pattern anywhere in their names, as in Spark."""
         try:
             with warnings.catch_warnings():
-                # Of nested and intersected sets, which only Java has.
+                # Python warns of nested and intersected sets, which only Java has.
                 warnings.simplefilter("error")
                 re.compile(pattern)
         except (re.error, FutureWarning, DeprecationWarning) as error:
@@ -87,7 +88,7 @@ class Subscription:
 
     @classmethod
     def to_partitions(cls, text: str) -> Subscription:
-        """To single partitions, as in `{"orders": [0, 1]}`."""
+        """Subscribe to single partitions, as in `{"orders": [0, 1]}`."""
         try:
             numbers = [Partition(topic, number) for topic, listed in json.loads(text).items() for number in listed]
             if not numbers or not all(type(part.number) is int and part.number >= 0 for part in numbers):
@@ -100,28 +101,29 @@ class Subscription:
 
     @property
     def description(self) -> str:
-        """Tells this choice from others, the same however it was written."""
+        """A text that identifies this choice, however it was written."""
         chosen = self.pattern or ",".join(map(str, self.partitions)) or ",".join(self.topics)
         return f"{self.kind}:{chosen}"
 
     def matches(self, topic: str) -> bool:
-        """Whether partitions of a topic of that name are chosen."""
+        """Return whether partitions of a topic of this name are chosen."""
         if self.kind == "subscribePattern":
             return re.search(self.pattern, topic) is not None
         return topic in self.topics
 
     def select(self, topic: str, numbers: Iterable[int]) -> list[Partition]:
-        """Which of the partitions of a topic that matches are chosen, in order."""
+        """Return which partitions of a matching topic are chosen, in order."""
         there = [Partition(topic, number) for number in sorted(numbers)]
         return [part for part in there if part in self.partitions] if self.kind == "assign" else there
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """One offset for each partition, by the rule of an option; if it is not `is_given`, by its default.
+    """An offset for each partition, by the rule of an option, or its default if it is not `is_given`.
 
-    Of the kind `time` it is that of the first record at or after a time. `numbers` are offsets, or times in
-    milliseconds, by partition; `time_ms` is the one for all. `when_later` says what to do where no record is as late.
+    With the kind `time` it is the offset of the first record at or after a time. `numbers` are offsets, or times in
+    milliseconds, by partition; `time_ms` is one time for all. `when_later` decides what happens if no record is as
+    late.
     """
 
     option: str
@@ -133,10 +135,11 @@ class Boundary:
 
     @classmethod
     def start_and_end(cls, values: Mapping[str, Any]) -> tuple[Boundary, Boundary | None]:
-        """Of parsed options: where to start, and where to end, if at all.
+        """Return where to start, and where to end, if at all, from parsed options.
 
-        By default a source that ends starts at the earliest records, any other at the latest; it ends at the latest, as
-        it does where no record is as late as its end. An `OptionError` if it would start at its end.
+        By default a source with an end starts at the earliest records and ends at the latest; one without an end starts
+        at the latest. It also ends at the latest if no record is as late as its end. Raises an `OptionError` if it
+        would start at its end.
         """
         strategy = values["startingOffsetsByTimestampStrategy"]
         if not values["bounded"] and all(values[name] is None for name in _ENDS):
@@ -168,13 +171,16 @@ class Boundary:
 
     @property
     def description(self) -> str:
-        """Tells this boundary from others in a few characters."""
+        """A short text that identifies this boundary."""
         if self.numbers is not None:
             return f"{self.option} {zlib.crc32(repr(self.numbers).encode()):08x}"
         return self.kind if self.time_ms is None else f"{self.option} {self.time_ms}"
 
     def before_the_end(self) -> Boundary:
-        """The same boundary, for what is read to an end; an `OptionError` if it begins at the present end."""
+        """Return the boundary as the start of a source with an end.
+
+        Raises an `OptionError` if it starts at the latest.
+        """
         if self.kind == "latest" or (self.kind == "offsets" and LATEST in dict(self.numbers or ()).values()):
             raise OptionError(
                 f"option {self.option}: what is read to an end cannot start at latest (-1); start at earliest, at "
@@ -183,14 +189,15 @@ class Boundary:
         return self
 
     def resolve(self, there: list[Partition], look_up: Lookup) -> dict[Partition, int]:
-        """The offset of each partition that is still there; one `look_up`, two where it falls back to the latest.
+        """Return the offset of each partition that still exists. One `look_up`, two if it falls back to the latest.
 
-        An `OptionError` if the option names other partitions than there are, or no record is as late as it wants.
+        Raises an `OptionError` if the option names other partitions than there are, or no record is as late as it
+        requires.
         """
         wanted = self._wanted(there)
-        asked = {part: number for part, number in wanted.items() if self.kind == "time" or number < 0}
-        answers = look_up(asked) if asked else {}
-        found = {part: wanted[part] for part in there if part not in asked} | dict(answers)
+        to_find = {part: number for part, number in wanted.items() if self.kind == "time" or number < 0}
+        offsets = look_up(to_find) if to_find else {}
+        found = {part: wanted[part] for part in there if part not in to_find} | dict(offsets)
         later = [part for part, offset in found.items() if offset is None]
         if later and self.when_later == "error":
             raise OptionError(
@@ -221,7 +228,7 @@ class Boundary:
 
 
 def _numbers(option: str, text: str, minimum: int) -> tuple[tuple[Partition, int], ...]:
-    """Of JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` the number of each partition, sorted."""
+    """Parse JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` into numbers by partition, sorted."""
     try:
         numbers = {
             Partition(topic, int(number)): value

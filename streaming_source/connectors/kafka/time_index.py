@@ -1,10 +1,10 @@
-"""What the brokers know of timestamps: where partitions are to be cut, without reading what lies before.
+"""Where partitions are cut at an event time, by the brokers' index of timestamps, without reading what comes before.
 
 A broker finds the first record of a partition that is at or after a time, and the one with the latest timestamp; one
-call finds those of all partitions. What it answers is not always a record that will be read: the marks of transactions
-have timestamps of their own, what was aborted still lies in the log, and the search begins at the start of the log and
-not where reading goes on. So each answer is confirmed by reading that one record; where it is none, records are read
-from there to the first that is one.
+call finds those of all partitions. The result is not always a record that will be read: marks of transactions have
+timestamps of their own, aborted records are still in the log, and the search begins at the start of the log and not at
+the position of the split. So each result is confirmed by reading that one record. If it is no record, those after it
+are read up to the first one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.kafka.client import FoundRecord, KafkaAdmin, report_loss
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
+from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
@@ -27,11 +28,11 @@ __all__ = ["Looked", "TimeIndex"]
 
 
 class _Indexed(NamedTuple):
-    """A split and how far it is known.
+    """A split, and how far it is indexed.
 
-    `position` is that of the last state; records before `indexed_to` are in the index, and between that and `seen_to`
-    there is none; `end` is where what can be read ended at the last look. `scanned` has the first offset and the event
-    times of each block that was read.
+    `position` is that of the last state. Records before `indexed_to` are in the index, and there is none between that
+    and `seen_to`. `end` is where readable records ended at the last update. `scanned` has the first offset and the
+    event times of each block that was read.
     """
 
     split: KafkaSplit
@@ -49,16 +50,16 @@ class _Indexed(NamedTuple):
 
     @property
     def is_planned(self) -> bool:
-        """Whether all of it that is in the index is in a state."""
+        """Whether all of its indexed records are in a state."""
         return self.position >= self.indexed_to
 
     def room(self, share: int) -> int:
-        """How many more of its records may be read ahead, if so many may be in all."""
+        """Return how many more of its records may be read ahead, of `share` in all."""
         return max(share - sum(times.size for _, times in self.scanned), 0)
 
 
 class _Update(NamedTuple):
-    """What follows in a split: an opaque block with that maximum, or the event times of a block that was read.
+    """The next block of a split: an opaque block with `max_us`, or the event `times` of a block that was read.
 
     There is no other record before `seen_to`.
     """
@@ -71,10 +72,11 @@ class _Update(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What one look brought: updates, and where what can be read ends, by split id.
+    """The result of one look-up: new blocks, and the ends of readable records by split id.
 
-    `blocked_splits` have so many records behind that, of transactions that are open. The ends of `unknown_splits` were
-    not returned by the brokers, or are of `replaced_topics`, which are gone or were created again.
+    `blocked_splits` has, by split id, how many records of open transactions are behind its end. The ends of
+    `unknown_splits` were not returned by the brokers, or are of `replaced_topics`, which are gone or were created
+    again.
     """
 
     updates: Sequence[_Update]
@@ -85,31 +87,32 @@ class Looked(NamedTuple):
 
 
 class TimeIndex:
-    """Adds what is unread in the partitions to the planner's index, and finds where to cut it.
+    """Adds the unread records of partitions to the planner's index, and finds where to cut them.
 
-    `look` runs on a worker and changes nothing; what it brings is added by `take` on the coordinator's thread. Each has
-    a connection of its own. Methods that ask or read raise `SourceError` if the brokers do not answer, and with
-    `fail_on_data_loss` a `DataLossError` if unread records are not there any more.
+    `look` runs on a worker and changes nothing; `take` adds its result on the coordinator's thread. Plans and look-ups
+    have a connection each. Methods that query brokers raise a `SourceError` if these do not answer, and with
+    `fail_on_data_loss` a `DataLossError` if unread records no longer exist.
 
-    Of what is new in a partition
+    The new records of a partition are added in one of three ways:
 
-    - *few* records are read at once: as much would be fetched to confirm their latest;
-    - *many* whose latest is confirmed, and among them, are an opaque block;
-    - *many* others are read, so many at a time: those behind a record later than all of them, or behind the mark of a
-      transaction, where the index of the brokers knows nothing but that record or mark.
+    - *few* records are read: as much would be fetched to confirm the latest one;
+    - *many* records become an opaque block, if the latest one is confirmed and among them;
+    - other *many* records are read piece by piece. They come after a record that is later than all of them, or after
+    the
+      mark of a transaction, so that the brokers' index returns only that record or mark.
     """
 
     FEW: ClassVar[int] = 500
-    """Updates that are read at once: offsets of a partition."""
+    """Up to so many new offsets of a partition are read instead of looked up."""
 
     AHEAD: ClassVar[int] = 4_000_000
     """Records read and not planned, over all partitions: 8 bytes each."""
 
     AT_ONCE: ClassVar[int] = 200_000
-    """Records of one partition that a look reads at most."""
+    """Records of one partition that one look-up reads at most."""
 
     DENSE: ClassVar[int] = 4
-    """Records that lie further apart than this many offsets, on average, are an opaque block."""
+    """Records that are further apart than this many offsets, on average, become an opaque block."""
 
     def __init__(
         self,
@@ -124,11 +127,11 @@ class TimeIndex:
         self._for_looks, self._for_plans = for_looks, for_plans
         self._scanner = scanner
         self._fail_on_data_loss = fail_on_data_loss
-        # By split id, records that open transactions held back at the last look.
+        # By split id, how many records open transactions held back at the last look-up.
         self.blocked_splits: Mapping[str, int] = {}
-        # Those with records that are not added yet, and those whose ends are not known.
+        # Splits with records that are not added yet, and splits whose ends are not known.
         self.unindexed_splits: Collection[str] = ()
-        # Changed on the coordinator's thread. Looks, on another one, begin with a copy.
+        # Changed on the coordinator's thread; `look` takes a copy on its own.
         self._splits: dict[str, _Indexed] = {}
         self._gone: set[str] = set()
         # Whose loss was reported.
@@ -137,11 +140,11 @@ class TimeIndex:
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add(self, splits: Iterable[KafkaSplit]) -> None:
-        """Look in these, too, from their positions on."""
+        """Index these splits too, from their positions on."""
         self._splits.update((split.split_id, _Indexed.from_its_position(split)) for split in splits)
 
     def leave(self, split_ids: Iterable[str]) -> None:
-        """Their partitions are gone: nothing more will come. Of splits that are not known nothing is kept."""
+        """Stop looking up splits whose partitions are gone. Ids that are not known are ignored."""
         self._gone.update(self._splits.keys() & set(split_ids))
 
     def remove(self, split_id: str) -> None:
@@ -151,7 +154,7 @@ class TimeIndex:
         self._lost.discard(split_id)
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
-        """The split at a position; what is before it is in a state."""
+        """Record that a plan reads a split up to a position, and return the split there."""
         known = self._splits[split_id]
         if position > known.position:
             scanned = tuple(block for block in known.scanned if block[0] + block[1].size > position)
@@ -159,13 +162,16 @@ class TimeIndex:
         return known.split.at(position)
 
     def close(self) -> None:
-        """End what is read, and let go of the consumers."""
+        """End reads, and close the consumers."""
         self._scanner.close()
 
     # ---- looks: on a worker --------------------------------------------------------------------------------------
 
     def look(self, found: Sequence[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
-        """What is new in the known splits, and in some that were just found. A call or two without updates, O(n)."""
+        """Look up new records of the known splits, and of some that were just found.
+
+        One or two calls if there are none. O(n).
+        """
         there = [known for known in list(self._splits.values()) if known.split.split_id not in self._gone]
         parts = [known for known in there if known.split.split_id not in gone and not known.is_complete]
         parts += map(_Indexed.from_its_position, found)
@@ -177,17 +183,17 @@ class TimeIndex:
         for known in parts:
             log, split = logs.get(known.split.of), known.split
             if log is None:
-                # Nothing is known of it; whether it is gone says discovery.
+                # Its end is not known. Discovery finds out whether it is gone.
                 unknown.add(split.split_id)
                 continue
             ends[split.split_id] = split.before_stop(log.readable)
             if (locked := split.before_stop(log.written) - ends[split.split_id]) > 0:
                 blocked_splits[split.split_id] = locked
-            # Not by what is readable: with another isolation level more was readable, and will be again.
+            # Compared with what is written, as less may be readable for a while under another isolation level.
             if log.written < known.seen_to:
                 shorter.append((known, log.written))
         updates = self._updates(self._for_looks, parts, ends, self._share(len(there) + len(found)))
-        # Afterwards: what was found before is of the topics that have not changed until now.
+        # Checked afterwards: ends of topics that are still the same are theirs.
         changed = [update.known for update in updates] + [known for known, _ in shorter]
         replaced = replaced_topics(self._for_looks, {one.split.topic: one.split.topic_id for one in changed})
         for known, written in shorter:
@@ -202,15 +208,15 @@ class TimeIndex:
         return Looked(updates, ends, blocked_splits, frozenset(unknown), replaced)
 
     def _share(self, partitions: int) -> int:
-        """How many records of each of so many partitions may be read ahead."""
+        """Return how many records of each partition may be read ahead."""
         return max(self.AHEAD // max(partitions, 1), 1)
 
     def _updates(
         self, admin: KafkaAdmin, parts: Sequence[_Indexed], ends: Mapping[str, int], share: int
     ) -> list[_Update]:
-        """Of the splits that have some, up to the `ends` of what can be read, by split id.
+        """Make updates of the splits with new records before their `ends`, by split id.
 
-        At most three calls of the brokers, however many partitions, beside what is read.
+        At most three calls for all partitions, beside the records that are read.
         """
         behind = [known for known in parts if known.seen_to < ends.get(known.split.split_id, 0)]
         many = [known for known in behind if ends[known.split.split_id] - known.seen_to > self.FEW]
@@ -220,7 +226,7 @@ class TimeIndex:
             split_id = known.split.split_id
             if split_id in latest:
                 offset, max_us = latest[split_id]
-                # It may have come since the ends were looked up.
+                # The latest record may be newer than the ends.
                 end = max(ends[split_id], offset + 1)
                 updates.append(_Update(known, end, end - known.indexed_to, max_us, None))
             elif room := known.room(share):
@@ -231,16 +237,16 @@ class TimeIndex:
         )
         for split_id, (known, end, most) in to_read.items():
             offsets, times = read[split_id]
-            # Between the last one and the end there is none, if there might have been.
+            # If fewer records than wanted were read, there are no others before the end.
             seen_to = end if offsets.size < most else int(offsets[-1]) + 1
             updates += self._of_records(known, seen_to, offsets, times)
         return updates
 
     def _of_records(self, known: _Indexed, seen_to: int, offsets: Int64Array, times: Int64Array) -> Iterator[_Update]:
-        """Updates by the records of a split before `seen_to`, `int64[n]` each. O(n), however far apart they are.
+        """Make updates of the records of a split before `seen_to`, `int64[n]` each. O(n) also where offsets have gaps.
 
-        Records that lie close together are a block with one event time for each offset, that of the next record where
-        there is none. Others are an opaque block; where one of them has no event time that counts, each is a block.
+        Records that are close together are one block with an event time for each offset; an offset without a record has
+        that of the next record. Others are one opaque block, or a block each if one of them has no valid event time.
         """
         gaps = np.diff(offsets, prepend=known.indexed_to - 1)
         if gaps.sum() <= self.DENSE * (offsets.size + self.FEW):
@@ -253,12 +259,12 @@ class TimeIndex:
             return
         for offset, gap, time_us in zip(offsets.tolist(), gaps.tolist(), times, strict=True):
             last = seen_to if offset == offsets[-1] else offset + 1
-            # Without memory: all of them are one number.
+            # A broadcast array, which takes no memory for the gap.
             yield _Update(known, last, gap, NO_TIMESTAMP, np.broadcast_to(time_us, gap))
             known = known._replace(indexed_to=offset + 1, seen_to=last)
 
     def _latest(self, admin: KafkaAdmin, parts: Sequence[_Indexed]) -> dict[str, tuple[int, int]]:
-        """Offset and event time of the latest record of each, where there is one among the new, and it is a record."""
+        """Return offset and event time of the latest record of each split, if it is a record, and a new one."""
         by_partition = {known.split.of: known for known in parts}
         earliest = admin.offsets(dict.fromkeys(by_partition, EARLIEST))
         for where, known in by_partition.items():
@@ -272,7 +278,7 @@ class TimeIndex:
             for where, answer in answers.items()
             if answer is not None and answer.time_ms >= 0 and by_partition[where].split.split_id not in found
         }
-        # Some brokers answer with the last record of a batch in which the latest one is.
+        # Some brokers return the last record of the batch with the latest one.
         again = admin.records(missing)
         found.update(self._confirmed(by_partition, {w: a for w, a in again.items() if a != answers[w]}))
         return found
@@ -293,7 +299,7 @@ class TimeIndex:
         return {i: read[i] for i, (split, time_us) in wanted.items() if read.get(i) == (split.position, time_us)}
 
     def _lose(self, known: _Indexed, why: str) -> None:
-        """The record at which a partition goes on is not there: fail, or say so once."""
+        """Report that the next record of a partition no longer exists: as an error, or once in the log."""
         split_id = known.split.split_id
         if self._fail_on_data_loss or split_id not in self._lost:
             self._lost.add(split_id)
@@ -303,7 +309,7 @@ class TimeIndex:
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
     def take(self, looked: Looked) -> None:
-        """Add what a look brought. O(updates), and O(n) where an end has moved."""
+        """Add the result of a look-up. O(updates), and O(n) if an end has moved."""
         self._add(looked.updates)
         for split_id, end in looked.ends.items():
             known = self._splits.get(split_id)
@@ -312,20 +318,23 @@ class TimeIndex:
         for split_id in looked.ends:
             self._complete(split_id)
         self.blocked_splits = looked.blocked_splits
-        # Another look may have added records since this one began: then this one's are added by the next.
+        # A plan may have added records since the look-up began: then the next look-up adds the rest.
         self.unindexed_splits = {i for i in looked.ends if self._is_behind(i)} | looked.unknown_splits
 
     def extend_snapshot(self) -> None:
-        """Add more of the splits of which all that was added is in a state, up to the ends of the last look."""
+        """Index more records of splits whose indexed records are all in a state, up to the ends of the last look-up."""
         share = self._share(len(self._splits))
         wanted = list(self._splits)
-        # Again: where an update has brought no record there may be some behind it.
+        # Repeated, since there may be records after an update without any.
         while parts := [self._splits[i] for i in wanted if self._is_behind(i) and self._splits[i].is_planned]:
             wanted = [known.split.split_id for known in parts]
             self._add(self._updates(self._for_plans, parts, {i: self._splits[i].end for i in wanted}, share))
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
-        """Event times of a block that was read; those of offsets without a record are the next record's. O(blocks)."""
+        """Return event times of a block that was read; an offset without a record has that of the next one.
+
+        O(blocks).
+        """
         for first, times in self._splits[split_id].scanned:
             if first <= start and stop <= first + times.size:
                 return times[start - first : stop - first]
@@ -334,10 +343,10 @@ class TimeIndex:
     def first_later(
         self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
     ) -> tuple[Int64Array, Int64Array]:
-        """See `SupportsEventTimeIndex`. One call of the brokers, and one record read of each split that has one.
+        """Find the first records later than a bound; see `SupportsEventTimeIndex`.
 
-        What lies behind a mark of a transaction, or behind an earlier record that is later than the bound, is read
-        until a record is found: O(records before it).
+        One call for all splits, and one record read of each split that has one. Where the result is a mark of a
+        transaction, or is before `starts`, records are read from there on: O(records before the one that is found).
         """
         positions, times = stops.copy(), np.full(stops.size, NO_TIMESTAMP, np.int64)
         later_ms = bound_us // 1000 + 1
@@ -367,7 +376,7 @@ class TimeIndex:
         for begun, seen_to, rows, max_us, times in updates:
             split_id = begun.split.split_id
             known = self._splits.get(split_id)
-            # What another look has added since is not added again.
+            # Not if the same records were added since the look-up began.
             if known is None or known.indexed_to != begun.indexed_to or known.seen_to >= seen_to:
                 continue
             scanned = known.scanned if times is None or not rows else (*known.scanned, (known.indexed_to, times))
