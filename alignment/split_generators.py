@@ -12,11 +12,12 @@ from typing import Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from alignment.column_paths import column_at
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import SplitTable
-from alignment.timestamps import NO_TIMESTAMP, raw_field
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import (
     LONG_AGO_US,
     MAX_WATERMARK,
@@ -114,7 +115,7 @@ class RunningGenerator:
             times = times[times != NO_TIMESTAMP]
             records = pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), len(times), [None]))
         else:
-            records = pa.RecordBatch.from_arrays([raw_field(records, name) for name in columns], names=list(columns))
+            records = pa.RecordBatch.from_arrays([column_at(records, name) for name in columns], names=list(columns))
         self._generator.on_batch(records, times, output)
 
     def emit(self, output: WatermarkOutput) -> None:

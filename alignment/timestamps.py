@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from alignment.arrow_times import (
     EPOCH_UNITS,
@@ -28,6 +26,7 @@ from alignment.arrow_times import (
     time_zone,
     to_microseconds,
 )
+from alignment.column_paths import column_at
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import BoolArray, Int64Array
 
@@ -39,9 +38,6 @@ __all__ = [
     "RecordTimestampAssigner",
     "TimestampAssigner",
     "as_timestamp_assigner",
-    "exact_path",
-    "raw_field",
-    "top_level_column",
 ]
 
 NO_TIMESTAMP: Final = -(2**63)
@@ -211,7 +207,7 @@ class FieldTimestampAssigner(TimestampAssigner):
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Read the column; an `InvalidArgumentError` if it is missing, holds no time, or needs a unit."""
-        array = raw_field(batch, self.column)
+        array = column_at(batch, self.column)
         check_time_type(array.type, self.unit, self.column)
         return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC))
 
@@ -356,91 +352,3 @@ def _takes_two_arguments(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     return True
-
-
-# ---- columns by dotted path -----------------------------------------------------------------------------------------
-
-
-def raw_field(batch: pa.RecordBatch, dotted: str) -> pa.Array:
-    """The column at a dotted path, as it is; null where a struct on the way is null.
-
-    At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of ``a``. An
-    `InvalidArgumentError` if there is no such column (with the nearest name there is), or two of that name.
-    """
-    place = batch.schema.get_field_index(dotted)
-    if place >= 0:
-        return batch.column(place)
-    segments = dotted.split(".")
-    array: pa.Array | None = None
-    names: list[str] = list(batch.schema.names)
-    while segments:
-        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in names), 0)
-        if taken == 0:
-            raise InvalidArgumentError(_missing(dotted, ".".join(segments), segments[0], names))
-        name = ".".join(segments[:taken])
-        if names.count(name) > 1:
-            raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has two columns {name!r}; rename one")
-        index = names.index(name)
-        array = batch.column(index) if array is None else pc.struct_field(array, [index])
-        segments = segments[taken:]
-        if segments:
-            if not pa.types.is_struct(array.type):
-                raise InvalidArgumentError(
-                    f"column {dotted!r} does not exist: {name!r} is {array.type}, not a struct with "
-                    f"fields; name {name!r} itself"
-                )
-            names = [array.type.field(i).name for i in range(array.type.num_fields)]
-    return array
-
-
-def exact_path(schema: pa.Schema, dotted: str) -> str:
-    """A dotted path as the data writes it, of one that may differ in upper and lower case, as in Spark.
-
-    A name that exists as it is written goes first. A path that leads nowhere is given back unchanged. An
-    `InvalidArgumentError` if two names differ from the path in nothing but case.
-    """
-    segments = dotted.split(".")
-    path: list[str] = []
-    fields: list[pa.Field] = list(schema)
-    while segments:
-        found = None
-        for n in range(len(segments), 0, -1):
-            if (found := _field(fields, ".".join(segments[:n]), dotted)) is not None:
-                segments = segments[n:]
-                break
-        if found is None:
-            return dotted
-        path.append(found.name)
-        kind = found.type
-        fields = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
-    return ".".join(path)
-
-
-def top_level_column(dotted: str, names: Collection[str]) -> str:
-    """The column of the data in which a dotted path begins; as in `raw_field` the longest name that exists.
-
-    A path that begins nowhere gives its first segment.
-    """
-    segments = dotted.split(".")
-    candidates = (".".join(segments[:n]) for n in range(len(segments), 0, -1))
-    return next((name for name in candidates if name in names), segments[0])
-
-
-def _field(fields: list[pa.Field], name: str, dotted: str) -> pa.Field | None:
-    same = [field for field in fields if field.name == name]
-    same = same or [field for field in fields if field.name.lower() == name.lower()]
-    names = {field.name for field in same}
-    if len(names) > 1:
-        both = " and ".join(map(repr, sorted(names)))
-        raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has {both}; write one as it is")
-    return same[0] if same else None
-
-
-def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:
-    prefix = dotted.removesuffix(rest)
-    by_lowered = {name.lower(): name for name in names}
-    near = get_close_matches(rest.lower(), by_lowered, n=1) or get_close_matches(segment.lower(), by_lowered, n=1)
-    if near:
-        return f"column {dotted!r} is not in the data; did you mean {prefix + by_lowered[near[0]]!r}?"
-    known = ", ".join(repr(prefix + name) for name in names) or "none"
-    return f"column {dotted!r} is not in the data; the columns are: {known}; name one of them"

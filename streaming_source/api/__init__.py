@@ -7,14 +7,9 @@ from streaming_source.api.discovery import (
     DiscoveringSource,
     DiscoveringSplitEnumerator,
 )
-from streaming_source.api.enumerator import (
-    ReaderInfo,
-    SplitEnumerator,
-    SplitEnumeratorContext,
-    SplitRange,
-    SplitsAssignment,
-    SupportsEventTimeIndex,
-)
+from streaming_source.api.enumerator import SplitEnumerator, SplitRange
+from streaming_source.api.enumerator_context import ReaderInfo, SplitEnumeratorContext, SplitsAssignment
+from streaming_source.api.event_time_index import SupportsEventTimeIndex
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.reader import (
     BlockEmitter,

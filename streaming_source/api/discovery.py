@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext, own_stops
+from streaming_source.api.enumerator import SplitEnumerator, own_stops
+from streaming_source.api.enumerator_context import SplitEnumeratorContext
 from streaming_source.api.serializer import (
     JsonSerializer,
     SimpleVersionedSerializer,

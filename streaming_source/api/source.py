@@ -17,7 +17,8 @@ from streaming_source.exceptions import OptionError, UnsupportedOperationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from streaming_source.api.enumerator import SplitEnumerator, SplitEnumeratorContext
+    from streaming_source.api.enumerator import SplitEnumerator
+    from streaming_source.api.enumerator_context import SplitEnumeratorContext
     from streaming_source.api.reader import SourceReader, SourceReaderContext
     from streaming_source.api.serializer import SimpleVersionedSerializer, SourceEvent
     from streaming_source.api.split import SplitReader

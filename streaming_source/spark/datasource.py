@@ -24,16 +24,10 @@ from pyspark.sql.types import (
 )
 
 from alignment.arrow_times import UTC, time_zone
+from alignment.column_paths import column_at, exact_path, top_level_column
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from alignment.timestamps import (
-    EventTimes,
-    FieldTimestampAssigner,
-    RecordTimestampAssigner,
-    exact_path,
-    raw_field,
-    top_level_column,
-)
+from alignment.timestamps import EventTimes, FieldTimestampAssigner, RecordTimestampAssigner
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
@@ -195,7 +189,7 @@ class AlignedDataSource:
             return
         read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
         assigner = strategy.timestamp_assigner
-        made = [raw_field(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
+        made = [column_at(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
         if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
             raise OptionError(
                 "option timeZone is missing: there are times that may have no zone, and readStream.format does not "

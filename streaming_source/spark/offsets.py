@@ -26,10 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
+from alignment.column_paths import column_at
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
-from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, raw_field
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
@@ -182,7 +183,7 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
     if isinstance(assigner, FieldTimestampAssigner):
         fixed = {"eventTimeColumn": assigner.column, "timestampUnit": assigner.unit}
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        if may_say_no_zone(raw_field(no_rows, assigner.column).type):
+        if may_say_no_zone(column_at(no_rows, assigner.column).type):
             fixed["timeZone"] = assigner.zone
     elif not isinstance(assigner, RecordTimestampAssigner):
         fixed = {"eventTimeColumn": "a function"}

@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp, to_microseconds
+from alignment.column_paths import column_at
 from alignment.events import RangeReport
 from alignment.exceptions import InvalidTimestampError
 from alignment.split_generators import GeneratorState, LatestWatermark, RunningGenerator
 from alignment.strategy import WatermarkStrategy
-from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner, raw_field
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput, SourceSplit
 from streaming_source.api.reader import ignore
@@ -210,7 +211,7 @@ class RowShaper:
         if not columns:
             shown = "the source record timestamp" if columns is not None else "what the timestamp assigner returned"
             return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
-        values = {column: raw_field(one, column)[0] for column in columns}
+        values = {column: column_at(one, column)[0] for column in columns}
         shown = ", ".join(f"{column} = {_printed(value)}" for column, value in values.items())
         texts = {column: value.as_py() for column, value in values.items() if pa.types.is_string(value.type)}
         if any(text is not None and text.lower() == column.lower() for column, text in texts.items()):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from alignment.column_paths import exact_path
 from alignment.exceptions import InvalidArgumentError
-from alignment.timestamps import exact_path
 
 _NESTED = pa.struct([("At", pa.struct([("t", pa.int64()), ("T", pa.int64())]))])
 SCHEMA = pa.schema(

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from alignment.column_paths import column_at
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import (
     NO_TIMESTAMP,
@@ -22,7 +23,6 @@ from alignment.timestamps import (
     FieldTimestampAssigner,
     RecordTimestampAssigner,
     as_timestamp_assigner,
-    raw_field,
 )
 from tests.examples import examples
 
@@ -321,8 +321,8 @@ def test_a_dotted_path_leads_into_structs_and_a_null_on_the_way_is_invalid() -> 
 
 def test_a_column_with_a_dot_in_its_name_goes_before_a_path() -> None:
     batch = pa.record_batch({"a": pa.array([{"b": 1, "c.d": 3}]), "a.b": pa.array([2])})
-    assert raw_field(batch, "a.b").to_pylist() == [2]
-    assert raw_field(batch, "a.c.d").to_pylist() == [3]
+    assert column_at(batch, "a.b").to_pylist() == [2]
+    assert column_at(batch, "a.c.d").to_pylist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_a_missing_column_is_named_with_the_nearest_one(column: str, message: st
 def test_two_columns_of_one_name_are_ambiguous() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], names=["t", "t"])
     with pytest.raises(InvalidArgumentError, match="ambiguous"):
-        raw_field(batch, "t")
+        column_at(batch, "t")
 
 
 @given(st.data())

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from alignment.timestamps import NO_TIMESTAMP, exact_path
+from alignment.column_paths import exact_path
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column

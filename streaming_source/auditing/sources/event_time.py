@@ -11,13 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.arrow_times import UTC
-from alignment.timestamps import (
-    CallableTimestampAssigner,
-    EventTimes,
-    FieldTimestampAssigner,
-    TimestampAssigner,
-    raw_field,
-)
+from alignment.column_paths import column_at
+from alignment.timestamps import CallableTimestampAssigner, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.auditing.checkpoint import CommittedBatch
 from streaming_source.exceptions import OptionError
@@ -70,7 +65,7 @@ class EventTime:
         pattern = _named(self.pattern)
 
         def extract(batch: pa.RecordBatch, _: Int64Array | None) -> EventTimes:
-            found = pc.extract_regex(raw_field(batch, plain.column), pattern)
+            found = pc.extract_regex(column_at(batch, plain.column), pattern)
             text = pc.struct_field(found, [0])
             if plain.unit is not None:
                 text = pc.cast(text, pa.int64())

@@ -15,7 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, exact_path, top_level_column
+from alignment.column_paths import exact_path, top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from alignment.timestamps import TimestampAssigner, exact_path, top_level_column
+from alignment.column_paths import exact_path, top_level_column
+from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import UTC, is_order_preserving
-from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner, top_level_column
+from alignment.column_paths import top_level_column
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["NO_TIMES", "TimeBounds"]

@@ -10,8 +10,9 @@ from typing import Any, Generic
 import numpy as np
 import pyarrow as pa
 
+from alignment.column_paths import top_level_column
 from alignment.split_generators import LatestWatermark
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import (
     CaughtUp,

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from alignment.timestamps import TimestampAssigner, top_level_column
+from alignment.column_paths import top_level_column
+from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.data_files.evolution import with_given

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner, top_level_column
+from alignment.column_paths import top_level_column
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, own_columns
 from streaming_source.data_files.faults import malformed_as, opened

@@ -1,0 +1,98 @@
+"""Columns by dotted path: a column, or a field inside of structs, whose names may contain dots themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alignment.exceptions import InvalidArgumentError
+
+__all__ = ["column_at", "exact_path", "top_level_column"]
+
+
+def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
+    """Return the column at a dotted path; null where a struct on the way is null.
+
+    At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of ``a``.
+    Raises an `InvalidArgumentError` if there is no such column (with the nearest name), or two of that name.
+    """
+    place = batch.schema.get_field_index(dotted)
+    if place >= 0:
+        return batch.column(place)
+    segments = dotted.split(".")
+    array: pa.Array | None = None
+    names: list[str] = list(batch.schema.names)
+    while segments:
+        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in names), 0)
+        if taken == 0:
+            raise InvalidArgumentError(_missing(dotted, ".".join(segments), segments[0], names))
+        name = ".".join(segments[:taken])
+        if names.count(name) > 1:
+            raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has two columns {name!r}; rename one")
+        index = names.index(name)
+        array = batch.column(index) if array is None else pc.struct_field(array, [index])
+        segments = segments[taken:]
+        if segments:
+            if not pa.types.is_struct(array.type):
+                raise InvalidArgumentError(
+                    f"column {dotted!r} does not exist: {name!r} is {array.type}, not a struct with "
+                    f"fields; name {name!r} itself"
+                )
+            names = [array.type.field(i).name for i in range(array.type.num_fields)]
+    return array
+
+
+def exact_path(schema: pa.Schema, dotted: str) -> str:
+    """Return a dotted path with the names of the data, from one that may differ in upper and lower case, as in Spark.
+
+    A name that exists as it is written goes first. A path without a column is returned unchanged. Raises an
+    `InvalidArgumentError` if two names differ from the path only in case.
+    """
+    segments = dotted.split(".")
+    path: list[str] = []
+    fields: list[pa.Field] = list(schema)
+    while segments:
+        found = None
+        for n in range(len(segments), 0, -1):
+            if (found := _field(fields, ".".join(segments[:n]), dotted)) is not None:
+                segments = segments[n:]
+                break
+        if found is None:
+            return dotted
+        path.append(found.name)
+        kind = found.type
+        fields = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    return ".".join(path)
+
+
+def top_level_column(dotted: str, names: Collection[str]) -> str:
+    """Return the column in which a dotted path begins: as in `column_at` the longest name that exists.
+
+    If there is none, that is the first segment of the path.
+    """
+    segments = dotted.split(".")
+    candidates = (".".join(segments[:n]) for n in range(len(segments), 0, -1))
+    return next((name for name in candidates if name in names), segments[0])
+
+
+def _field(fields: list[pa.Field], name: str, dotted: str) -> pa.Field | None:
+    same = [field for field in fields if field.name == name]
+    same = same or [field for field in fields if field.name.lower() == name.lower()]
+    names = {field.name for field in same}
+    if len(names) > 1:
+        both = " and ".join(map(repr, sorted(names)))
+        raise InvalidArgumentError(f"column {dotted!r} is ambiguous: the data has {both}; write one as it is")
+    return same[0] if same else None
+
+
+def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:
+    prefix = dotted.removesuffix(rest)
+    by_lowered = {name.lower(): name for name in names}
+    near = get_close_matches(rest.lower(), by_lowered, n=1) or get_close_matches(segment.lower(), by_lowered, n=1)
+    if near:
+        return f"column {dotted!r} is not in the data; did you mean {prefix + by_lowered[near[0]]!r}?"
+    known = ", ".join(repr(prefix + name) for name in names) or "none"
+    return f"column {dotted!r} is not in the data; the columns are: {known}; name one of them"

@@ -1,0 +1,203 @@
+"""What the planner does for the enumerator that it hosts (FLIP-27)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from streaming_source.api.serializer import SourceEvent
+from streaming_source.api.split import SplitT
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from alignment.timestamps import TimestampAssigner
+
+__all__ = ["ReaderInfo", "SplitEnumeratorContext", "SplitsAssignment"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """A registered reader: its number, from 0, and its host, empty where that is not known, as always on Spark.
+
+    `restored_splits` are the ids of those that it was restored with (FLIP-537): in work already, and not to be assigned
+    again.
+    """
+
+    subtask_id: int
+    location: str = ""
+    restored_splits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SplitsAssignment(Generic[SplitT]):
+    """New splits for readers, by their numbers, beside those that they have."""
+
+    assignment: Mapping[int, Sequence[SplitT]]
+
+
+class SplitEnumeratorContext(ABC, Generic[SplitT]):
+    """The planner as the enumerator that it hosts sees it.
+
+    The enumerator's methods and its handlers run on one thread, the coordinator's. What changes something here may be
+    called from any thread; from another one it takes effect on the coordinator's, in the order of the calls.
+
+    Attributes
+    ----------
+    schema
+        The columns that the query reads, in the source's own types: what every record must have.
+    timestamp_assigner
+        Where event times come from: an index is built with it.
+    out_of_orderness_us
+        How far a record may be behind the latest one of its split and still be on time; None without such a bound, as
+        with a watermark generator of the user's own, and without any.
+    supports_opaque_blocks
+        Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut. Not with a
+        watermark generator of the user's own, and not with perfect watermarks, which need every event time.
+    """
+
+    schema: pa.Schema
+    timestamp_assigner: TimestampAssigner
+    out_of_orderness_us: int | None
+    supports_opaque_blocks: bool
+
+    @property
+    def event_time_limit_us(self) -> int | None:
+        """Event times from here on are invalid, and move no watermark; None where there is no such limit.
+
+        With `maxFutureSkew` it rises with the clock: read it when it is needed, and do not keep it.
+        """
+        return None
+
+    @property
+    def event_time_range(self) -> EventTimeRange:
+        """The event times that the query wants, in batch or in a stream; by default all. It does not change.
+
+        Records outside are left out of the frame, whatever the enumerator does. One that knows blocks, or whole splits,
+        that this range excludes may leave them out of what is read: of `SupportsEventTimeIndex.ranges`, and of where a
+        new split begins or ends.
+        """
+        return ALL_TIMES
+
+    # ---- readers -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def current_parallelism(self) -> int:
+        """How many readers there are to be. It differs after a restart with another `numReaders`: do not keep it."""
+
+    @abstractmethod
+    def registered_readers(self) -> Mapping[int, ReaderInfo]:
+        """The readers that can be given splits, by their numbers."""
+
+    @abstractmethod
+    def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
+        """Give splits to readers. They count for the watermark at once, read or not.
+
+        A `SourceError` if one of the readers is not registered, or one of the splits in work already; then none is
+        assigned.
+        """
+
+    def assign_split(self, split: SplitT, subtask_id: int) -> None:
+        """Give one split to a reader; see `assign_splits`."""
+        self.assign_splits(SplitsAssignment({subtask_id: [split]}))
+
+    @abstractmethod
+    def signal_no_more_splits(self, subtask_id: int) -> None:
+        """A reader will get no more splits: no request of it will come. May be repeated.
+
+        When that is so of all readers, and all their splits are finished, a bounded source has ended.
+        """
+
+    @abstractmethod
+    def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
+        """Have `handle_source_events` of a reader called with this event; a `SourceError` if it is not registered.
+
+        On Spark the reader is the task of that number in a micro-batch to come; events do not survive a restart.
+        """
+
+    # ---- work ----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def call_async(
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T | None, BaseException | None], None],
+        *,
+        initial_delay_seconds: float = 0.0,
+        period_seconds: float | None = None,
+        at_each_trigger: bool = False,
+    ) -> None:
+        """Run `call` on a worker thread and hand its result, or its error, to `handler` on the coordinator's thread.
+
+        With a period, again and again: each call begins a period after the one before has ended. The first result of
+        every call without a delay is waited for before the first micro-batch is planned. An error raised by `handler`
+        fails the query. `call` must not touch what the enumerator's methods use. It is never made twice at once.
+
+        With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
+        and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
+        was written before. It rests nine times as long as it took; one that took more than 20 ms eight times in a row
+        is left to its period.
+        """
+
+    @abstractmethod
+    def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
+        """Run something on the coordinator's thread, soon. An error raised by it fails the query."""
+
+    @abstractmethod
+    def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
+        """Apply a function to each item, several at once on the worker threads; the results in order.
+
+        For use inside of a `call` of `call_async`, and for what a plan cannot be made without. Waits for all; raises
+        the error of the first item that failed.
+        """
+
+    # ---- event times ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+        """Add the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
+
+        Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
+        """
+
+    @abstractmethod
+    def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
+        """Add the next records of a split as one opaque block, which `SupportsEventTimeIndex.first_later` cuts.
+
+        Only where `supports_opaque_blocks` is true. It covers `rows` positions; where these have gaps, it has fewer
+        records. One of these has the event time `max_us`, below `event_time_limit_us`, and none is later.
+        """
+
+    @abstractmethod
+    def expect_records(self, ends: Mapping[str, int]) -> None:
+        """There are records before these positions of these splits, whatever is known of them.
+
+        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not
+        report that there is nothing to read before it has looked at the splits that have more than it knows of.
+        """
+
+    @abstractmethod
+    def complete_split(self, split_id: str) -> None:
+        """No record will be added to this split: once read it is finished."""
+
+    @abstractmethod
+    def abandon_split(self, split_id: str) -> None:
+        """The unread records of this split are lost: none is planned, and the split finishes.
+
+        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are
+        missing in their micro-batch.
+        """
+
+    @abstractmethod
+    def set_horizon(self, event_time_us: int | None) -> None:
+        """Splits that are known, and not assigned yet, have no record earlier than this; None if none waits.
+
+        Nothing later is read, and the watermark stays below it. See `SupportsEventTimeIndex.assign_waiting`.
+        """
