@@ -119,6 +119,11 @@ class AlignedDataSource:
                 "and where older late records are would be lost; give a directory for that, as in "
                 ".option('lateLocation', '/checkpoints/late_log')"
             )
+        if options.report_location is not None and source.source_event_serializer is not None:
+            raise OptionError(
+                f"option reportLocation = {options.report_location!r}: {source.name} has readers that send events and "
+                "wait for answers, which takes a port on the driver's host; leave it out, and see gatewayPort"
+            )
         if options.late_of is not None and options.late != "route":
             raise OptionError(
                 f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
@@ -155,7 +160,8 @@ class AlignedDataSource:
     @property
     def needs_gateway(self) -> bool:
         """Whether its readers send something to the planner, which therefore listens on the driver's host."""
-        return self.options.reports or self.source.source_event_serializer is not None
+        by_port = self.options.reports and self.options.report_location is None
+        return by_port or self.source.source_event_serializer is not None
 
     @plainly
     def schema(self, data: pa.Schema | None = None) -> StructType:

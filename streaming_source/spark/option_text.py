@@ -38,6 +38,7 @@ class FrameKeywords(TypedDict, total=False):
     warn_after: timedelta | str
     max_future_skew: timedelta | str
     allow_unaligned_source_splits: bool
+    report_location: str
     gateway_host: str
     gateway_port: int
     gateway_certificate: str

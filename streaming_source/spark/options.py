@@ -255,6 +255,14 @@ class FrameOptions:
         "of its records 8 to 16 bytes are kept in the planner.",
     )
     reports: bool = False
+    report_location: str | None = option_field(
+        None,
+        "reportLocation",
+        text,
+        "With `indexing=off`, where no port may be opened on the driver's host: a directory, by a local path or a URI, "
+        "in which readers leave their reports for the planner, one file a task.",
+        "a port, see `gatewayPort`",
+    )
     gateway_host: str | None = option_field(
         None,
         "gatewayHost",
@@ -404,6 +412,11 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")
     if options.reports:
         _check_reports(strategy, options)
+    elif options.report_location is not None:
+        raise OptionError(
+            f"option reportLocation = {options.report_location!r} is for the reports of readers, and the planner knows "
+            "the event times ahead of them; give indexing = off as well, or leave it out"
+        )
     group = None if strategy.alignment is None else strategy.alignment.group
     if options.alignment_scope == "query" and group is None:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Directories beside the data, which options name: `lateLocation`, `alignmentLocation`."""
+"""Directories beside the data, which options name: `lateLocation`, `alignmentLocation`, `reportLocation`."""
 
 from __future__ import annotations
 

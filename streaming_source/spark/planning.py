@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from streaming_source.coordinator.group_place import GroupPlace
     from streaming_source.gateway import GatewayAddress, GatewayServer
     from streaming_source.spark.late_log import LateLog
+    from streaming_source.spark.report_directory import ReportDirectory
 
 __all__ = ["AlignedInputPartition", "StreamPlanning"]
 
@@ -67,7 +68,8 @@ class AlignedInputPartition(InputPartition):
 
     Where readers run the watermark generators, or report the source's own watermarks, `generators` has by split id from
     which position on records are emitted, and what the generator goes on from: earlier records were emitted before, and
-    are read for the watermark alone. `gateway` is where the reader reports; None if it has nothing to report.
+    are read for the watermark alone. `gateway` is where the reader reports; where that is a directory `report_run` is
+    the run of the query to which it reports there. Both are None if it has nothing to report.
     """
 
     splits: tuple[SourceSplit, ...]
@@ -80,6 +82,7 @@ class AlignedInputPartition(InputPartition):
     time_limit_us: int | None = None
     generators: Mapping[str, tuple[int, GeneratorState | None]] = field(default_factory=dict)
     gateway: GatewayAddress | None = None
+    report_run: str | None = None
     # PySpark's own field, which its `__repr__` shows.
     value: Any = None
 
@@ -114,7 +117,9 @@ class StreamPlanning:
         self._standstill = StandstillWarning(warn_after_us, self._explain, processing_time_us)
         log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
         self._has_events = source.source_event_serializer is not None
-        self._gateway = self._new_gateway(source) if rules.reports or self._has_events else None
+        self._reports = _report_directory(source, options.report_location) if rules.reports else None
+        by_port = self._has_events or (rules.reports and self._reports is None)
+        self._gateway = self._new_gateway(source) if by_port else None
         self._late_log_made: LateLog | None = None
         # Of the states handed out last: partitions() needs two of them.
         self._recent: dict[int, SourceState[Any, Any]] = {}
@@ -138,6 +143,8 @@ class StreamPlanning:
                 self._give_up_late_after(start)
             elif start["n"] != coordinator.state.sequence:
                 coordinator.rewind(self._state_of(start))
+            if self._reports is not None and (reports := self._reports.take()):
+                self.on_reports(reports)
             before = coordinator.state
             after = coordinator.advance(max_rows)
             self._standstill.look(processing_time_us())
@@ -170,6 +177,10 @@ class StreamPlanning:
                 coordinator.start()
             shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
+            report_run = None
+            if shares and self._reports is not None:
+                self._reports.expect()
+                report_run = self._reports.run_id
             if not shares and row_us is not None:
                 shares = [[]]
             generators = ended.generators_since(begun) if coordinator.runtime.reads_on else {}
@@ -186,6 +197,7 @@ class StreamPlanning:
                     time_limit_us=limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
+                    report_run=report_run,
                 )
                 for subtask_id, splits in enumerate(shares)
             ]
@@ -213,6 +225,8 @@ class StreamPlanning:
         with self._turn:
             self._standstill.close()
             self._coordinator.close()
+            if self._reports is not None:
+                self._reports.close()
 
     # ---- GatewayListener: what tasks send, on the gateway's threads --------------------------------------------------
 
@@ -341,6 +355,17 @@ def _group_directory(source: Source[Any, Any], location: str) -> GroupPlace:
     from streaming_source.spark.places import place_of
 
     directory = GroupDirectory(place_of(source, location), monotonic_us, wall_clock_us)
+    directory.check()
+    return directory
+
+
+def _report_directory(source: Source[Any, Any], location: str | None) -> ReportDirectory | None:
+    if location is None:
+        return None
+    from streaming_source.spark.places import place_of
+    from streaming_source.spark.report_directory import ReportDirectory
+
+    directory = ReportDirectory(place_of(source, location))
     directory.check()
     return directory
 

@@ -38,7 +38,8 @@ from streaming_source.spark.planning import AlignedInputPartition, StreamPlannin
 from streaming_source.spark.rows import FrameOutput, ObservedTimes, RowShaper
 
 if TYPE_CHECKING:
-    from streaming_source.gateway import GatewayAddress, TaskMessages
+    from streaming_source.gateway import TaskMessages
+    from streaming_source.spark.report_directory import ReportFiles
 
 __all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "plainly", "read_splits"]
 
@@ -219,8 +220,8 @@ def read_splits(
         send_split_request=lambda: None,
         send_source_event_to_coordinator=_no_serializer,
     )
-    if partition.gateway is not None:
-        channel = _channel(source, partition, partition.gateway, strategy)
+    if partition.gateway is not None or partition.report_run is not None:
+        channel = _channel(source, partition, shaper.options.report_location, strategy)
         shaper = replace(shaper, observed=channel.observed)
         if source.source_event_serializer is not None:
             context = replace(context, send_source_event_to_coordinator=channel.send_event)
@@ -274,26 +275,30 @@ class ReaderChannel:
     ANSWERS_S: ClassVar = 0.1
     """How often a reader that has sent an event is given what the enumerator answered."""
 
-    def __init__(self, messages: TaskMessages, observed: ObservedTimes | None = None) -> None:
+    def __init__(
+        self, messages: TaskMessages | None, observed: ObservedTimes | None = None, files: ReportFiles | None = None
+    ) -> None:
         self._messages = messages
+        self._reports = messages if files is None else files
         self.observed = observed
         # Whether something was sent that the enumerator may answer.
         self.awaits_events = False
         self._asks_at = 0.0
 
     def report(self, ranges: Sequence[SourceSplit]) -> None:
-        if self.observed is not None and ranges:
-            self._messages.send_reports(self.observed.take(ranges))
+        if self.observed is not None and self._reports is not None and ranges:
+            self._reports.send_reports(self.observed.take(ranges))
 
     def send_event(self, event: SourceEvent) -> None:
         """Send an event to the enumerator; if it does not arrive that is no error, as in Flink."""
-        self.awaits_events = True
-        self._messages.send_event(event)
+        if self._messages is not None:
+            self.awaits_events = True
+            self._messages.send_event(event)
 
     def take_events(self) -> list[SourceEvent]:
         """What the enumerator answered so far; nothing, if the last request was a moment ago."""
         now = time.monotonic()
-        if not self.awaits_events or now < self._asks_at:
+        if self._messages is None or not self.awaits_events or now < self._asks_at:
             return []
         self._asks_at = now + self.ANSWERS_S
         return self._messages.take_events()
@@ -302,17 +307,26 @@ class ReaderChannel:
 def _channel(
     source: Source[Any, Any],
     partition: AlignedInputPartition,
-    gateway: GatewayAddress,
+    report_location: str | None,
     strategy: WatermarkStrategy | None,
 ) -> ReaderChannel:
+    task = TaskContext.get()
+    attempt = 0 if task is None else task.taskAttemptId()
+    observed = None if strategy is None else ObservedTimes(strategy, partition.generators)
+    if partition.gateway is None:
+        from streaming_source.spark.places import place_of
+        from streaming_source.spark.report_directory import ReportFiles
+
+        assert report_location is not None
+        assert partition.report_run is not None
+        place = place_of(source, report_location)
+        files = ReportFiles(place, partition.report_run, partition.batch, partition.subtask_id, attempt)
+        return ReaderChannel(None, observed, files)
     # Few queries have one: a worker process need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
 
-    task = TaskContext.get()
-    attempt = 0 if task is None else task.taskAttemptId()
-    serializer = source.source_event_serializer
-    messages = GatewayClient.of(gateway).for_task(partition.batch, partition.subtask_id, attempt, serializer)
-    return ReaderChannel(messages, None if strategy is None else ObservedTimes(strategy, partition.generators))
+    client, serializer = GatewayClient.of(partition.gateway), source.source_event_serializer
+    return ReaderChannel(client.for_task(partition.batch, partition.subtask_id, attempt, serializer), observed)
 
 
 def _no_serializer(event: SourceEvent) -> None:

@@ -46,8 +46,8 @@ _WATERMARKS = "positions and watermarks stay, and no watermark goes back"
 _FINISHED = "files that are finished are known again only as they were written down"
 _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
-NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches"}
-"""`late_records` gives the first two, the third comes from the session."""
+NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches", "reportLocation"}
+"""`late_records` gives the first two, the third comes from the session; of the formats Kafka alone takes the last."""
 
 
 def no_secrets() -> dict[str, str]:
@@ -359,6 +359,7 @@ KAFKA: Final = (
         f"to `off` and from it: {_WATERMARKS}; from `off` they catch up with the positions first",
         watermarkRows="true",
     ),
+    _may("reportLocation", None, "{tmp}/reports", _NO_STATE, indexing="off", watermarkRows="true"),
     _may("groupIdPrefix", None, "mine", _NO_STATE),
     _may(
         "minPartitions",
@@ -374,7 +375,12 @@ KAFKA: Final = (
     ),
     _may("tokenProvider", f"{_TESTS}.test_secure:token", f"{_TESTS}.test_changed_options:token", _NO_STATE, **_SASL),
     _may("credentials", None, f"{_TESTS}.test_secure:login", _NO_STATE, **_SCRAM),
-    _may("storage.*", None, None, "none: it is for `lateLocation` and `alignmentLocation`, and in no offset"),
+    _may(
+        "storage.*",
+        None,
+        None,
+        "none: it is for `lateLocation`, `alignmentLocation` and `reportLocation`, and in no offset",
+    ),
     _may(
         "kafka.*",
         None,

@@ -72,10 +72,10 @@ def most_state(run: Run) -> int:
     return max(op["numRowsTotal"] for progress in run.progress for op in progress["stateOperators"])
 
 
-def check_that_windows_are_those_of_the_batch(spark: SparkSession, folder: Path) -> None:
+def check_that_windows_are_those_of_the_batch(spark: SparkSession, folder: Path, **options: Any) -> None:
     """Of few rows, over several micro-batches with two readers each."""
     unindexed.write_logs(folder / "logs", SMALL)
-    frame = reported(spark, folder / "logs", "small", strategy(), maxRowsPerTrigger=900, numReaders=2)
+    frame = reported(spark, folder / "logs", "small", strategy(), maxRowsPerTrigger=900, numReaders=2, **options)
     run = available_now(spark, windows(frame), folder / "cp")
     assert run.rows == naive_windows(SMALL), run.rows
     assert len(run.progress) > 1

@@ -106,6 +106,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a unit of no column": (files(eventTimeColumn=None, timestampUnit="ms"), "it is the unit of that column; name it"),
     "a group without a drift": (files(alignmentGroup="a"), "give it as well"),
     "a query's scope without a group": (files(alignmentScope="query", maxDrift="1 minute"), "of the strategy"),
+    "reports of none that reports": (files(reportLocation="/reports"), "give indexing = off as well, or leave it out"),
     "a place of no group": (files(alignmentLocation="/groups", maxDrift="1 minute"), "of the strategy"),
     "more at least than at most": (files(maxRowsPerTrigger=1, minRowsPerTrigger=2), "lower it"),
     "half of TLS": (files(gatewayKey="k.pem"), "give both"),
@@ -139,6 +140,10 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "two paths": (files(PATH="/other"), "is another path; give one of them"),
     "no session": (lambda: read_stream("local[2]"), "as in read_stream(spark)"),  # type: ignore[arg-type]
     # from_source and register
+    "reports by a directory with events": (
+        of_source(NO_SPARK, unindexed.AskingLogs("/data"), STRATEGY, "a", indexing="off", report_location="/reports"),
+        "leave it out, and see gatewayPort",
+    ),
     "source and strategy swapped": (of_source(NO_SPARK, STRATEGY, FileSource("/data"), "a"), "as in from_source(spark"),
     "strategy and name swapped": (of_source(NO_SPARK, FileSource("/data"), "a", STRATEGY), "as in from_source(spark"),
     "the session last": (of_source(FileSource("/data"), STRATEGY, "a", NO_SPARK), "as in from_source(spark"),

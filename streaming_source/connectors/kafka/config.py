@@ -121,7 +121,7 @@ class KafkaConfig:
 
     @property
     def storage(self) -> StorageOptions:
-        """The options of the file systems of `lateLocation` and `alignmentLocation`."""
+        """The options of the file systems of `lateLocation`, `alignmentLocation` and `reportLocation`."""
         # Imported when it is used: few queries need it.
         from streaming_source.data_files.stores import StorageOptions
 
@@ -241,8 +241,8 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "storage.*",
             any_text,
-            "Arguments of the file system of `lateLocation` and `alignmentLocation`, as its class in `pyarrow.fs` "
-            "takes them. They are in no offset, log or error.",
+            "Arguments of the file system of `lateLocation`, `alignmentLocation` and `reportLocation`, as its class in "
+            "`pyarrow.fs` takes them. They are in no offset, log or error.",
             {},
             secret=re.compile(""),
         ),

@@ -1,0 +1,149 @@
+"""How readers report to their planner where no port may be opened: by files in a directory of the user's.
+
+Option `reportLocation` names it, on any file system. A task writes one file for what it has read, when it has read it,
+and Spark requests the next micro-batch when all tasks have ended. So a planner lists the directory once for each
+micro-batch, and finds what a gateway would have had by then. As there, reports are idempotent, may be lost, and come in
+any order.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import posixpath
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Final
+from uuid import uuid4
+
+from pyarrow import ArrowException, fs
+
+from alignment.events import RangeReport
+from streaming_source.data_files.stores import Root, without_secrets, write_whole
+from streaming_source.exceptions import OptionError, SourceError
+from streaming_source.gateway.messages import RefusedError, decode_reports, encode_reports
+
+__all__ = ["ReportDirectory", "ReportFiles"]
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 16
+"""Files that a planner reads at the same time: in an object store each takes some 20 ms."""
+
+_AGAIN_S: Final = 1.0
+"""After how long a directory that could not be read is tried again."""
+
+_BROKEN: Final = (ArrowException, OSError, SourceError)
+
+
+class ReportDirectory:
+    """The planner's end: a folder in `root` for this run of the query, which goes with it.
+
+    `monotonic_s` is the clock by which a directory that cannot be read is tried again.
+    """
+
+    def __init__(self, root: Root, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._monotonic_s = monotonic_s
+        self._due_s = math.inf
+        self.run_id = uuid4().hex
+
+    def __str__(self) -> str:
+        return without_secrets(self._root.uri)
+
+    def check(self) -> None:
+        """Raise an `OptionError` where this process may not write into the directory."""
+        try:
+            files, folder = self._opened()
+            path = posixpath.join(folder, "_first")
+            write_whole(files, path, b"")
+            files.delete_file(path)
+        except _BROKEN as error:
+            raise OptionError(
+                f"option reportLocation = {str(self)!r}: a file cannot be written there: "
+                f"{without_secrets(str(error))}; name a directory that the planner and all tasks may write to"
+            ) from None
+
+    def expect(self) -> None:
+        """Tasks are about to read a micro-batch: look for their reports with the next plan."""
+        self._due_s = -math.inf
+
+    def take(self) -> list[RangeReport]:
+        """The reports that have come since the last call, which are removed. Free where none are expected."""
+        if self._monotonic_s() < self._due_s:
+            return []
+        try:
+            files, folder = self._opened()
+            found = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        except _BROKEN as error:
+            self._try_again(error)
+            return []
+        self._due_s = math.inf
+        paths = [one.path for one in found if one.base_name.endswith(".json") and not one.base_name.startswith("_")]
+        if not paths:
+            return []
+        with ThreadPoolExecutor(min(_AT_ONCE, len(paths))) as threads:
+            taken = [*threads.map(lambda path: _taken(files, path), paths)]
+        for reports in taken:
+            if isinstance(reports, Exception):
+                self._try_again(reports)
+                break
+        return [report for reports in taken if not isinstance(reports, Exception) for report in reports]
+
+    def close(self) -> None:
+        """Remove the folder of this run."""
+        try:
+            files, folder = self._opened()
+            if files.get_file_info(folder).type is not fs.FileType.NotFound:
+                files.delete_dir(folder)
+        except _BROKEN as error:
+            _log.warning("%s: the folder of this run is left behind: %s", self, without_secrets(str(error)))
+
+    def _try_again(self, error: Exception) -> None:
+        self._due_s = self._monotonic_s() + _AGAIN_S
+        text = "reports of readers cannot be taken from %s: %s; the watermark waits for them"
+        _log.warning(text, self, without_secrets(str(error)))
+
+    def _opened(self) -> tuple[fs.FileSystem, str]:
+        files, path = self._root.open()
+        return files, posixpath.join(path, self.run_id)
+
+
+class ReportFiles:
+    """A task's end, for one attempt at it: what cannot be written is no error, and the watermark waits for it."""
+
+    def __init__(self, root: Root, run_id: str, batch: int, subtask_id: int, attempt: int) -> None:
+        self._root = root
+        self._run_id = run_id
+        self._task = f"{batch}-{subtask_id}-{attempt}"
+        self._numbers = count()
+
+    def send_reports(self, reports: Sequence[RangeReport]) -> bool:
+        """Report what was read, in a file of its own; whether it was written."""
+        if not reports:
+            return True
+        try:
+            files, path = self._root.open()
+            name = f"{self._task}-{next(self._numbers)}.json"
+            write_whole(files, posixpath.join(path, self._run_id, name), encode_reports(reports))
+        except _BROKEN as error:
+            text = "could not report in %s: %s; the query goes on, its watermark may wait"
+            _log.warning(text, without_secrets(self._root.uri), without_secrets(str(error)))
+            return False
+        return True
+
+
+def _taken(files: fs.FileSystem, path: str) -> list[RangeReport] | Exception:
+    """What is in a file, which is removed; or why it cannot be read."""
+    try:
+        with files.open_input_stream(path) as stream:
+            written = stream.read()
+        files.delete_file(path)
+        return decode_reports(written)
+    except _BROKEN as error:
+        return error
+    except RefusedError:
+        _log.warning("%s is no report of a reader, and is left out", posixpath.basename(path))
+        return []
