@@ -32,6 +32,7 @@ RUN_BY_TESTS = {
     "docs/files.md",
     "docs/first-query.md",
     "docs/from-spark-kafka.md",
+    "docs/history.md",
     "docs/kafka.md",
     "docs/monitoring.md",
     "docs/performance.md",
