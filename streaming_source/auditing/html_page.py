@@ -44,7 +44,7 @@ def html_page(found: Counts, title: str) -> str:
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="faint">{found.read:,} rows of {escape(found.query.checkpoint)}</p></header>
 <main><p class="why">{sentences}</p>
-<div class="charts">
+<div class="charts two">
 {_figure("reach", "Event time", _REACH, _KEYS.format(name=name))}
 {_figure("read", "Rows read", "In each micro-batch.")}
 {_figure("dropped", "Rows dropped", "Of them.")}

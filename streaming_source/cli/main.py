@@ -26,7 +26,7 @@ from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values
 from streaming_source.cli.watch import watch_query
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.explained import SplitStory, aligned, explain_checkpoint
+from streaming_source.monitoring.explained import SplitStory, aligned, explain_batches, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 
 __all__ = ["app"]
@@ -44,6 +44,8 @@ _COLUMNS: Final[tuple[str, ...]] = (
 )
 _DRIFTS: Final = ("30 seconds", "none")
 _MAX_ROWS: Final = 1000
+_ROWS: Final = 1_000_000
+"""Splits times micro-batches that a page is drawn of."""
 
 app = typer.Typer(
     name="streaming-source",
@@ -194,8 +196,12 @@ def report_on_query(
     from streaming_source.monitoring.html_page import html_report
 
     with _errors_in_one_line():
-        history, explained = History.of_checkpoint(checkpoint), explain_checkpoint(checkpoint)
-        output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
+        # A checkpoint has a hundred micro-batches: of thousands of splits more rows than a listener keeps.
+        history, batches = History(_ROWS), MicroBatch.of_checkpoint(checkpoint)
+        for batch in batches:
+            history.add(batch)
+        page = html_report(history, explain_batches(batches), f"Watermarks: {checkpoint}")
+        output.write_text(page, encoding="utf-8")
     typer.echo(f"{output} is written: open it in a browser")
 
 

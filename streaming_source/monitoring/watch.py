@@ -11,7 +11,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from alignment.exceptions import AlignmentError
 from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.explained import ExplainedQuery, explain_batches
 from streaming_source.monitoring.history import History
@@ -24,6 +23,8 @@ _SHARE: Final = 10
 """A look that takes long is followed by so many times as long without one."""
 _AGAIN_S: Final = 5.0
 """Sentences change with time as well: how long a split has been silent, when it becomes idle."""
+_ROWS: Final = 1_000_000
+"""Splits times micro-batches in a history: a hundred micro-batches of ten thousand splits, some 200 MB."""
 _BATCHES: Final = 1_000
 """Micro-batches in a history, more than Spark keeps; of more than these the oldest are forgotten."""
 
@@ -52,7 +53,7 @@ class CheckpointWatch:
         self._interval_s = interval_s
         self._batches = CheckpointBatches(checkpoint)
         self._was_there = False
-        self._history = History()
+        self._history = History(_ROWS)
         self._added: list[MicroBatch] = []
         self._looked: tuple[list[MicroBatch], float] = [], 0.0
         self._begun = time.time_ns()
@@ -62,7 +63,7 @@ class CheckpointWatch:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="checkpoint-watch", daemon=True)
-        self._snapshot: Snapshot = self._made(page_data(History(), ExplainedQuery(()), self._title), "", "Looking ...")
+        self._snapshot = self._note("")
         self.look()
 
     @property
@@ -96,26 +97,21 @@ class CheckpointWatch:
     def look(self) -> None:
         """Read what has changed; a new version if the page shows something else."""
         self.looked_at_ms = time.time_ns() // 1_000_000
-        plain, note = "", ""
-        explained = ExplainedQuery(())
-        history = History()
         try:
             batches = self._batches.read()
             self._was_there = True
             if self._is_same(batches):
                 return
-            history = self._history_of(batches)
             explained = explain_batches(batches)
-            plain = str(explained)
-            note = "" if explained.sources else plain
+            made = self._made(page_data(self._history_of(batches), explained, self._title), str(explained))
             self._looked = batches, time.monotonic()
         except CheckpointError:
-            self._history, self._added = History(), []
+            self._history, self._added = History(_ROWS), []
             gone = "is not there any more" if self._was_there else "is not there yet"
-            note = f"The checkpoint {gone}. This page follows as soon as a query writes it."
-        except (AlignmentError, OSError, ValueError) as error:
-            note = f"The checkpoint cannot be read: {error}"
-        made = self._made(page_data(history, explained, self._title), plain, note)
+            made = self._note(f"The checkpoint {gone}. This page follows as soon as a query writes it.")
+        except Exception as error:
+            # Whatever is in the files: the page shows it, and the next look may find them whole.
+            made = self._note(f"The checkpoint cannot be read: {error}")
         if _without_time(made.data) != _without_time(self._snapshot.data):
             with self._changed:
                 self._snapshot = made
@@ -129,10 +125,13 @@ class CheckpointWatch:
     def _title(self) -> str:
         return f"Watermarks: {self._checkpoint}"
 
-    def _made(self, data: dict[str, Any], plain: str, note: str) -> Snapshot:
+    def _note(self, text: str) -> Snapshot:
+        return self._made({**page_data(History(), ExplainedQuery(()), self._title), "note": text}, text)
+
+    def _made(self, data: dict[str, Any], plain: str) -> Snapshot:
         self._count += 1
         version = f"{self._begun:x}-{self._count}"
-        return Snapshot(version, {**data, "note": note, "version": version}, plain or note)
+        return Snapshot(version, {**data, "version": version}, plain)
 
     def _run(self) -> None:
         pause_s = self._interval_s
@@ -155,7 +154,7 @@ class CheckpointWatch:
         last = added[-1].number if added else -1
         is_next = not new or new[0].number >= last
         if not is_next or len(added) + len(new) > _BATCHES or (batches and batches[-1].number < last):
-            self._history, self._added, new = History(), [], batches
+            self._history, self._added, new = History(_ROWS), [], batches
         for batch in new:
             self._history.add(batch)
         self._added = [*self._added, *new]

@@ -72,7 +72,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> str:
 def many(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of 5,000 splits."""
     page = tmp_path_factory.mktemp("many") / "report.html"
-    page.write_text(page_of(5_000, 20), encoding="utf-8")
+    page.write_text(page_of(5_000, 14), encoding="utf-8")
     return page.as_uri()
 
 
@@ -182,6 +182,16 @@ def test_active_paused_and_idle_differ_without_their_colours(open_page: Open, ki
     shapes = {tab.locator(f"[data-part=only-{status}] .sign").evaluate("(e) => e.outerHTML") for status in filled}
     assert len(shapes) == 3
     assert tab.locator("tr.holds .badge").inner_text() == "holds"
+
+
+def test_all_distances_have_as_many_digits(open_page: Open, kinds: str, tmp_path: Path) -> None:
+    tab = open_page(kinds, offline=True)
+    assert all(re.fullmatch(r"[+\u2212]?\d+ s", text) for text in tab.locator("td.ahead").all_inner_texts())
+    query = silent_split(tmp_path)
+    page = write_page(query)
+    query.close()
+    tab = open_page(page.as_uri(), offline=True)
+    assert tab.locator("td.ahead").all_inner_texts() == ["0.0 s", *["+7.0 s"] * 4]
 
 
 def test_the_watermark_and_the_limit_go_through_all_lanes(open_page: Open, kinds: str) -> None:

@@ -99,7 +99,7 @@ def test_of_many_micro_batches_a_point_has_the_largest_drift_and_state_of_its_gr
 
 
 def test_a_page_of_5000_splits_is_below_two_megabytes_and_has_the_last_state_of_each() -> None:
-    page = page_of(5_000, 20)
+    page = page_of(5_000, 14)
     assert len(page) < 2_000_000
     (source,) = data_of(page)["sources"]
     assert len(source["splits"]["id"]) == 5_000

@@ -110,11 +110,13 @@ class SourceView {
     const head = this.get("track"), strip = this.get("strip");
     if (!shown.length) return this.get("lanes").replaceChildren();
     const scale = laneScale(range ?? { low: 0, high: DAY }, Math.max(head.clientWidth, 120));
-    const strips = strip.clientWidth;
+    const strips = strip.clientWidth, distances = shown.map((k) => Math.abs((states.get(k).watermark ?? watermark) - watermark));
+    // All in one column with as many digits.
+    const distance = Math.max(...distances) < 10 * SECOND ? (ms) => `${(ms / SECOND).toFixed(1)} s` : (ms) => span(Math.floor(ms / SECOND) * SECOND);
     if (range) drawHead(head, scale, watermark, limit);
     else head.replaceChildren();
     this.get("span").textContent = `${whole(source.batches[0])} to ${whole(source.batches[this.last])}`;
-    this.get("lanes").replaceChildren(...shown.flatMap((k) => this.row(k, states.get(k), scale, strips, isNow)));
+    this.get("lanes").replaceChildren(...shown.flatMap((k) => this.row(k, states.get(k), { scale, strips, isNow, distance })));
     if (focused != null) this.get("lanes").querySelector(`[data-split="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true });
   }
 
@@ -164,21 +166,21 @@ class SourceView {
     this.get("held").textContent = ids[1] ? `held by ${named(ids[0], ids[1])}` : "";
   }
 
-  row(k, state, scale, strips, isNow) {
+  row(k, state, { scale, strips, isNow, distance }) {
     const { source } = this, { splits } = source, id = splits.id[k], i = this.index, watermark = source.watermark[i];
     const status = state.status ?? "finished", isOpen = this.open.has(id);
     // Of one that is done, where it came to.
     const at = state.watermark ?? (state.status ? null : splits.watermark[k]);
     const drawn = { ...state, watermark: at, status: state.status };
     const ahead = at == null || watermark == null ? null : at - watermark;
-    const distance = ahead == null ? "" : ahead === 0 ? "0 s" : `${ahead > 0 ? "+" : "−"}${span(Math.abs(ahead))}`;
+    const prefix = ahead > 0 ? "+" : ahead < 0 ? "−" : "";
     const name = html("button", { type: "button", "aria-expanded": String(isOpen), title: id, "aria-label": `${id}: details` }, shortened(id));
     const number = (values) => (isNow && state.status ? whole(values[k]) : "");
     const cells = [
       html("th", { scope: "row", role: "rowheader" }, name, state.holds ? html("span", { class: "badge" }, "holds") : null),
       html("td", { role: "cell", class: "status" }, sign(status), html("span", {}, status)),
       html("td", { role: "cell", class: "track", "aria-label": at == null ? "no watermark yet" : `watermark ${moment(at)}` }, drawLane(scale, drawn, watermark, source.limit[i])),
-      html("td", { role: "cell", class: "number ahead" }, distance),
+      html("td", { role: "cell", class: "number ahead" }, ahead == null ? "" : prefix + distance(Math.abs(ahead))),
       html("td", { role: "cell", class: "number behind" }, number(splits.behind)),
       html("td", { role: "cell", class: "number late" }, number(splits.late)),
       html("td", { role: "cell", class: "strip", "aria-label": this.spent(k) }, strips ? drawStrip(past(source, k).statuses, strips) : null),
