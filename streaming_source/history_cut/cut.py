@@ -199,7 +199,13 @@ class _Offsets:
             if more := sum(count for *_, count in runs) - covered:
                 repeated.setdefault(topic, {})[partition] = more
         return HistoryCut(
-            next_offsets, _missing(next_offsets, partitions), tuple(gaps), repeated, rows, self.pieces, self.pieces_read
+            next_offsets=next_offsets,
+            missing=_missing(next_offsets, partitions),
+            gaps=tuple(gaps),
+            repeated=repeated,
+            rows=rows,
+            pieces=self.pieces,
+            pieces_read=self.pieces_read,
         )
 
 
