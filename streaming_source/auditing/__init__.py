@@ -15,7 +15,7 @@
       delta                 the table's snapshot and log, bounds by its statistics
     counting              rows of blocks against bounds: a block is read only where a bound lies inside of it
     watermark_check       whether the event times lead to the watermarks that Spark had
-    result                the counts as Arrow tables; who carried the watermark away
+    result                the counts as Arrow tables; which splits carried the watermark away
     text                  the same in words
     report                `Audit`: all of that, and JSON
     advice                the lines of `read_stream` that end the loss
@@ -23,8 +23,8 @@
     query                 `audit`: from a checkpoint to an `Audit`
 
 A row of micro-batch n is dropped by the watermark of micro-batch n-1, which the offset log has. So nothing is
-simulated: what the log does not have any more is unknown, and said to be. Four numbers add up to the rows that were
-read, in each micro-batch and of each split: dropped, emitted, open, unknown; beside them rows without an event time.
+simulated: what the log no longer has is counted as unknown. In each micro-batch and split five numbers add up to the
+rows that were read: dropped, emitted, open, unknown, and rows without an event time.
 """
 
 from streaming_source.auditing.query import audit

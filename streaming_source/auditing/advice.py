@@ -1,4 +1,4 @@
-"""The lines that end what a query loses: its source read by this library."""
+"""The lines of code that end the loss: the query's source, read by this library."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _TO_READ_ONLY: Final = ("timePattern", "sourceArchiveDir", "startingVersion", "k
 class Fix:
     """One source of the query as a format of this library: its options, the place to load, and the old query.
 
-    `late` of `records` that were there now would be late with the bound `maxOutOfOrderness` of `options`; None where
-    it has not been found.
+    With the bound `maxOutOfOrderness` of `options`, `late` of the source's present `records` would be late; None if
+    that was not counted.
     """
 
     format: str
@@ -47,7 +47,7 @@ class Fix:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """Return it as `--json` prints it."""
         return {
             "format": self.format,
             "options": dict(self.options),
@@ -59,7 +59,7 @@ class Fix:
 
 
 def fixes(found: Counts, options: Mapping[str, str]) -> list[Fix]:
-    """One for each source of a kind that this library reads; `options` are those that were given to the audit."""
+    """Return a fix for each source of a kind that this library reads; `options` are those of the audit."""
     made = []
     for source in found.query.sources:
         given = {name: value for name, value in options.items() if name not in _TO_READ_ONLY}

@@ -1,4 +1,4 @@
-"""What the checkpoint of a query says of its micro-batches: their offsets, and the watermarks they ran under."""
+"""The micro-batches in the checkpoint of a query: their offsets, and the watermarks by which they dropped rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyarrow import fs
 
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import CheckpointError
-from streaming_source.monitoring.micro_batch import OffsetLog
+from streaming_source.monitoring.offset_log import OffsetLog
 
 __all__ = ["Checkpoint", "CommittedBatch"]
 
@@ -27,8 +27,8 @@ class CommittedBatch:
     """One micro-batch that was committed. Watermarks are in microseconds since the epoch.
 
     Spark dropped rows by `late_us`, the watermark of the micro-batch before, and emitted windows by `watermark_us`, its
-    own. `next_us` is the watermark that its rows led to, None where the commit log lacks it. `starts` and `ends` are
-    the texts of the sources' offsets, None for a source that had none.
+    own. `next_us` is the watermark that follows from its rows, None if the commit log lacks it. `starts` and `ends` are
+    the offsets of the sources as text, None for a source without one.
     """
 
     number: int
@@ -54,14 +54,14 @@ class Checkpoint:
     Attributes
     ----------
     batches : sequence of CommittedBatch
-        Those of which Spark still has all that decides what they dropped, oldest first.
+        Those whose watermarks Spark still has, oldest first.
     purged_until : sequence of (str or None), or None
-        Where the sources stood when the first of `batches` began, if Spark has removed the offsets before; None where
-        all of the query is there.
+        The offsets of the sources at the beginning of the first of `batches`, if Spark has removed earlier ones; None
+        if the log has the whole query.
     source_names : sequence of str
         The folders of the sources in `sources/`: their names in an offset log of version 2, their places in version 1.
     policy : str
-        How the watermarks of several `withWatermark` become one: `min` or `max`.
+        How Spark combines the watermarks of several `withWatermark`: `min` or `max`.
     """
 
     path: str
@@ -114,16 +114,16 @@ class Checkpoint:
 
     @property
     def emitted_us(self) -> int:
-        """The watermark by which windows have been emitted: that of the last committed micro-batch."""
+        """The watermark up to which windows have been emitted: that of the last committed micro-batch."""
         return self.batches[-1].watermark_us if self.batches else 0
 
     def names_in(self, folder: str) -> list[str]:
-        """Names of what is in a folder of the checkpoint, sorted; none where there is no such folder. One listing."""
+        """Return the names in a folder of the checkpoint, sorted; none if there is no such folder. One listing."""
         selector = fs.FileSelector(f"{self.log.root}/{folder}", allow_not_found=True)
         return sorted(info.base_name for info in self.log.files.get_file_info(selector))
 
     def bytes_of(self, name: str) -> bytes | None:
-        """What is in one of its files, if there is one of that name."""
+        """Read a file of the checkpoint; None if there is none of that name."""
         try:
             with self.log.files.open_input_stream(f"{self.log.root}/{name}") as stream:
                 return bytes(stream.read())
@@ -132,7 +132,7 @@ class Checkpoint:
 
 
 def _logged(log: OffsetLog, path: str, number: int) -> _Logged | None:
-    """One file of the offset log; None if the running query has just removed it."""
+    """Read a file of the offset log; None if the running query has just removed it."""
     text = log.text(f"offsets/{number}")
     if text is None:
         return None

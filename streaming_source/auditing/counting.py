@@ -1,4 +1,4 @@
-"""Counting: what became of the rows of each micro-batch and split, by the bounds of the rule."""
+"""Counting the rows of each micro-batch and split that were dropped, emitted or are open, by the bounds of a rule."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ __all__ = ["Tally", "count_reads", "settled_sessions"]
 
 _PURGED: Final = Undecided("Spark has removed the offsets of its micro-batch")
 _WIDEST: Final = 1 << 20
-"""Of the times in which a pause between sessions is looked for, in gaps."""
+"""The widest span of time in which a pause between sessions is looked for, in gaps."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of some rows: `dropped + emitted + open + unknown + without_time == read`.
+    """Counts of rows: `dropped + emitted + open + unknown + without_time == read`.
 
-    A row is dropped if it was dropped from one of its windows at least, emitted if all of its windows are, else open.
-    Rows without an event time are in no window. `pairs` count each row once for each of its windows: all of them, the
-    dropped, the emitted and the open ones (0 where append and update mode differ, and which it is is not known); None
-    unless windows overlap. `earliest_us` and `latest_us` are those of all
-    rows with an event time. Of `scanned` rows the event times were read; of the others statistics sufficed. `gone`
-    says why rows cannot be read any more: then they are in no count, or, where their number is known, unknown.
+    A row is dropped if it was dropped from at least one of its windows, emitted if all of its windows are, else open.
+    Rows without an event time are in no window. If windows overlap, `pairs` counts pairs of a row and a window: all,
+    dropped, emitted and open ones (0 if these depend on whether the mode is append or update, and it is not known);
+    else it is None. `earliest_us` and `latest_us` are those of all rows with an event time. The event times of
+    `scanned` rows were read; for the others statistics were enough. `gone` is why rows can no longer be read: these are
+    in no count, or unknown if their number is known.
     """
 
     read: int = 0
@@ -48,7 +48,7 @@ class Tally:
     gone: str | None = field(default=None)
 
     def add(self, rows: int, dropped: int, emitted: int, waiting: int, unknown: int) -> None:
-        """Rows with an event time."""
+        """Add rows with an event time."""
         self.read += rows
         self.dropped += dropped
         self.emitted += emitted
@@ -56,7 +56,7 @@ class Tally:
         self.unknown += unknown
 
     def reach(self, earliest_us: int, latest_us: int) -> None:
-        """Extend the times that rows have."""
+        """Extend the range of event times."""
         self.earliest_us = min(self.earliest_us, earliest_us)
         self.latest_us = max(self.latest_us, latest_us)
 
@@ -64,9 +64,10 @@ class Tally:
 def count_reads(
     reads: Iterable[SplitRead], rule: Rule, emitted_us: int, workers: int, done: Callable[[], object] = lambda: None
 ) -> Iterator[tuple[SplitRead, Tally]]:
-    """What became of the rows of each, in order. Several are read at once; `done` is called after each.
+    """Yield each split of a micro-batch with its counts, in order.
 
-    O(rows) where bounds lie within a block's times, else O(blocks).
+    Several are read at once; `done` is called after each. O(rows) where bounds lie within a block's times, else
+    O(blocks).
     """
 
     def count(read: SplitRead) -> tuple[SplitRead, Tally]:
@@ -112,14 +113,14 @@ def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
 
 
 def _add_without_time(tally: Tally, rows: int, rule: Rule) -> None:
-    """No comparison with a watermark holds for them: only windows have no place for them."""
+    """Count rows without an event time: no watermark drops them, and they are in no window."""
     tally.read += rows
     if isinstance(rule, Undecided):
         tally.unknown += rows
     elif rule.needs_time:
         tally.without_time += rows
     elif isinstance(rule, RowTimes) and rule.waits:
-        # No watermark ever reaches their group.
+        # A watermark never passes their group.
         tally.open += rows
     elif isinstance(rule, RowTimes) and rule.waits is None:
         tally.unknown += rows
@@ -130,11 +131,11 @@ def _add_without_time(tally: Tally, rows: int, rule: Rule) -> None:
 def _add_pairs(tally: Tally, windows: Windows, block: TimeBlock, late_us: int, emitted_us: int) -> None:
     assert tally.pairs is not None
     each, rest = divmod(windows.size_us, windows.slide_us)
-    # Halved, so that no difference to it overflows.
+    # Half of the maximum, so that differences do not overflow.
     emitted_us = MAX_WATERMARK // 2 if windows.waits is False else emitted_us
     is_open_known = windows.waits is not None
     if block.is_bounded and not rest:
-        # Rows that are in the same windows as far as late and emitted ones go are counted by one of them.
+        # If the first and the last row have the same late and emitted windows, so have all between them.
         low, high = (np.array([us]) for us in (block.min_us, block.max_us))
         parts = [[windows.windows(one, ended)[1] for ended in (late_us, emitted_us)] for one in (low, high)]
         if parts[0] == parts[1] and set(parts[0]) <= {0, each}:
@@ -158,17 +159,17 @@ def _extend(pairs: list[int], total: int, dropped: int, ended: int, *, is_open_k
 
 
 def settled_sessions(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int) -> SessionWindows:
-    """The rule with the time before which every session has ended, whatever the keys.
+    """Return the rule with the time before which every session has ended, whatever the keys.
 
-    That is where the rows of all keys together pause for the gap, the last time before the watermark. The times before
-    it are read backwards, in spans that grow, until there is such a pause.
+    That is the last time before the watermark after which the rows of all keys together pause for the gap. Event times
+    are read backwards from the watermark, in growing spans, until there is such a pause.
     """
     last = emitted_us - rule.gap_us
     width = 64
     while width <= _WIDEST:
         begin = last - width * rule.gap_us
         times = np.unique(np.concatenate([np.empty(0, np.int64), *_kept(reads, rule, emitted_us, begin)]))
-        # What is later than the watermark may go on a session that began before it.
+        # Rows later than the watermark may continue a session that began before it.
         pauses = np.flatnonzero(np.diff(times, append=last + 2 * rule.gap_us) > rule.gap_us)
         before = times[pauses][times[pauses] <= last]
         if len(before) or not len(times) or times[0] > last:
@@ -178,7 +179,7 @@ def settled_sessions(reads: Sequence[SplitRead], rule: SessionWindows, emitted_u
 
 
 def _kept(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int, begin_us: int) -> Iterator[Int64Array]:
-    """The event times of the rows that were not dropped, from `begin_us` to one gap beyond the watermark."""
+    """Yield the event times of rows that were not dropped, from `begin_us` to one gap beyond the watermark."""
     for read in reads:
         late_us = MIN_WATERMARK if read.batch is None else read.batch.late_us
         kept = MIN_WATERMARK if read.batch is None else rule.bounds(late_us, emitted_us).dropped
@@ -190,5 +191,5 @@ def _kept(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int, beg
                 times = block.load()
                 yield np.unique(times[(times >= first) & (times <= end) & (times != NO_TIMESTAMP)])
         except DataLossError:
-            # Its rows may have joined any sessions.
+            # Its rows may belong to any session.
             yield np.arange(first, end, rule.gap_us)

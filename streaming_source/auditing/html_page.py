@@ -1,4 +1,4 @@
-"""An audit on one page that needs no network: what was read and dropped, and each split beside Spark's watermark."""
+"""An audit as one page without a network: rows read and dropped, and each split beside Spark's watermark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streaming_source.monitoring.html_page import page_of
 __all__ = ["html_page"]
 
 _DRAWN: Final = 24
-"""Splits, or directories where there are several, that are drawn."""
+"""How many splits are drawn, or directories if there are several."""
 _BATCHES: Final = 2_000
 _LISTED: Final = 1_000
 _REACH: Final = (
@@ -31,10 +31,10 @@ _KEYS: Final = (
 
 
 def html_page(found: Counts, title: str) -> str:
-    """The page, of 2,000 micro-batches and 24 splits at most. O(size of the tables).
+    """Return the page, with at most 2,000 micro-batches and 24 splits. O(size of the tables).
 
-    A mark is the latest row that a split had in a micro-batch; those are drawn that lost most, and that carried the
-    watermark. One of them can be picked.
+    A mark is the latest row that a split had in a micro-batch. Splits that lost most rows, and that carried the
+    watermark away, are drawn. One of them can be picked.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
     sentences = "<br>".join(map(escape, summary(found)))

@@ -34,7 +34,7 @@ _JOINED: Final = re.compile(r"(left|right)-keyWithIndexToValue.*")
 
 @dataclass(frozen=True, slots=True)
 class EventTimeField:
-    """A column of the state that carries a watermark: its name, the delay, and whether it is a window of time."""
+    """A column of the state with a watermark: its name, the delay, and whether it is a window."""
 
     name: str
     delay_us: int
@@ -43,10 +43,10 @@ class EventTimeField:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One stateful operator. `event_times` are of its key, or of each side of a join that has a watermark.
+    """One stateful operator. `event_times` are columns of its key, or of each side of a join with a watermark.
 
-    They are known if `is_known`: the schema of its state is of a version that is read. `key` names the columns of its
-    key.
+    They are known if `is_known`: if the schema of its state is of a supported version. `key` has the names of the
+    columns of its key.
     """
 
     number: int
@@ -57,27 +57,27 @@ class Operator:
 
     @property
     def title(self) -> str:
-        """As users call it."""
+        """The operator as users call it."""
         if self.name == _AGGREGATE and any(field.is_window for field in self.event_times):
             return "windowed aggregation"
         return _TITLES.get(self.name, self.name)
 
     @property
     def window_column(self) -> int | None:
-        """Which column of the key of an aggregation is a window; None if none is."""
+        """The index of the key's column that is a window, of an aggregation; None if none is."""
         names = [field.name for field in self.event_times if field.is_window]
         return self.key.index(names[0]) if names and self.name == _AGGREGATE else None
 
     @property
     def time_column(self) -> int | None:
-        """Which column of the key of an aggregation its watermark bears on: a window or a time; None if none."""
+        """The index of the key's column, a window or a time, that the watermark is compared with; None if none is."""
         if self.window_column is not None or self.name != _AGGREGATE or not self.event_times:
             return self.window_column
         return self.key.index(self.event_times[0].name)
 
     @property
     def depends_on_mode(self) -> bool:
-        """Whether the output mode bears on what becomes of a row: it aggregates by event time."""
+        """Whether the output mode decides what is dropped or emitted: it aggregates by event time."""
         return self.name == _SESSIONS or self.time_column is not None
 
     @property
@@ -87,7 +87,7 @@ class Operator:
 
 
 def operators_of(checkpoint: Checkpoint) -> list[Operator]:
-    """The stateful operators, in the order of their numbers: a later one feeds an earlier one.
+    """Return the stateful operators in the order of their numbers: results of a later one go to an earlier one.
 
     Raises
     ------
@@ -99,10 +99,10 @@ def operators_of(checkpoint: Checkpoint) -> list[Operator]:
 
 
 def first_operator(operators: Sequence[Operator], sources: int) -> Operator | None:
-    """The operator that sees the rows of all sources first; None where that cannot be known.
+    """Return the first operator that gets the rows of all sources; None if it cannot be determined.
 
-    Spark numbers operators from the sink back, so that in a chain the last number is the first operator. Where a query
-    has several sources, there may be several chains.
+    Spark numbers operators from the sink back, so that in a chain the last number is the first operator. A query with
+    several sources may have several chains.
     """
     if len(operators) == 1 or sources == 1:
         return operators[-1]
@@ -111,9 +111,9 @@ def first_operator(operators: Sequence[Operator], sources: int) -> Operator | No
 
 
 def rule_of(operators: Sequence[Operator], sources: int, mode: str | None, window: str | None) -> Rule:
-    """What the first stateful operator makes of rows; `window` is its windows as the user gives them.
+    """Return the rule of the first stateful operator. `window` describes its windows as the user gives them.
 
-    A `mode` of None is append or update.
+    `mode` None is append or update.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def rule_of(operators: Sequence[Operator], sources: int, mode: str | None, windo
     if operator.name not in (_AGGREGATE, _SESSIONS, *_BY_ROW):
         return Undecided(f"whether {operator.name} drops a row is decided by code of the query's own")
     if not operator.is_known:
-        return Undecided(f"the schema of the state of {operator.name} is of a version that is not read")
+        return Undecided(f"the schema of the state of {operator.name} is of an unknown version")
     if mode == "complete" and len(operators) == 1 and operator.name == _AGGREGATE:
         return NothingDropped(any(field.is_window for field in operator.event_times))
     if operator.name == _SESSIONS:
@@ -184,7 +184,7 @@ def _operator(checkpoint: Checkpoint, number: int) -> Operator:
             continue
         is_known = True
         key = key or tuple(str(field["name"]) for field in structs[0]["fields"])
-        # Sessions and joins keep their event times in the value.
+        # Sessions and joins have their event times in the value.
         event_times += _event_times(structs[1 if name in (_SESSIONS, _JOIN) else 0])
     return Operator(number, name, tuple(event_times), is_known, key)
 
@@ -198,7 +198,7 @@ def _schema_files(folder: str, stores: Sequence[str]) -> Iterator[str]:
 
 
 def _structs(schema: bytes, path: str) -> list[Mapping[str, Any]] | None:
-    """The key and the value of a schema file; None if it is of a version that is not known."""
+    """Return the key and the value of a schema file; None if it is of an unknown version."""
     stream = BytesIO(schema)
 
     def text() -> str:

@@ -18,11 +18,11 @@ __all__ = ["MODES", "output_mode"]
 
 MODES: Final = ("append", "update", "complete")
 _FILES: Final = 1_000
-"""How many files of the state are read at most."""
+"""The most files of the state that are read."""
 
 
 def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | None) -> str | None:
-    """The output mode, as given or as the state shows it; None where it is append or update, or does not matter.
+    """Return the output mode, as given or as the state shows it; None if it is append or update, or has no effect.
 
     Raises
     ------
@@ -53,9 +53,9 @@ def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | 
 
 
 def _is_complete(checkpoint: Checkpoint, operator: Operator) -> bool | None:
-    """Whether the mode is complete; None where the state shows no group that the watermark has passed.
+    """Return whether the mode is complete; None if the state has no group that the watermark has passed.
 
-    Files are read newest first, so that what first shows of such a group is what became of it.
+    Files are read newest first, so that the first entry of such a group is its last.
     """
     column = operator.time_column
     if column is None:
@@ -69,7 +69,7 @@ def _is_complete(checkpoint: Checkpoint, operator: Operator) -> bool | None:
     for partition, file in islice(files, _FILES):
         entries = entries_of(checkpoint, file)
         if entries is None:
-            # What it removed is not known, so that older files of the partition prove nothing.
+            # The groups that it removed are not known, so older files of the partition prove nothing.
             unread.add(partition)
             continue
         if partition in unread:

@@ -39,27 +39,27 @@ def audit(
 ) -> Audit:
     """Count what the watermark of a query dropped, from its checkpoint and its sources, without running it.
 
-    Nothing is written, and a query that runs is not disturbed. Only event times are read: of Parquet files footers
-    alone, where a file is wholly before or behind the watermark.
+    Nothing is written, and a running query is not disturbed. Only event times are read; of a Parquet file that is
+    wholly before or after the watermark, only the footer.
 
     Parameters
     ----------
     checkpoint
         The `checkpointLocation` of a query over files, Delta or Kafka, of Spark 4.0 or later.
     time
-        The column of `withWatermark`, or one for each source. Absent: the only column of timestamps, or the one that
-        led to the watermarks in the checkpoint; for Kafka the record's timestamp.
+        The column of `withWatermark`, or one for each source. Absent: the only column of timestamps, or the one from
+        which the watermarks in the checkpoint follow; for Kafka the record's timestamp.
     window
-        Size, slide and start of the query's windows, as in `"1 hour"` or `"1 hour, 15 minutes"`; of session windows the
-        gap. Absent: the windows that the state of Spark's default provider shows.
+        Size, slide and start of the query's windows, as in `"1 hour"` or `"1 hour, 15 minutes"`; for session windows
+        the gap. Absent: the windows in the state of Spark's default provider.
     mode
-        The query's output mode: `append`, `update` or `complete`. Absent: what the state of Spark's default provider
-        shows, which is complete, or one of the others; these drop the same rows, and rows in windows that have not
-        ended are then unknown. Only aggregations by event time need it.
+        The query's output mode: `append`, `update` or `complete`. Absent: the state of Spark's default provider shows
+        whether it is complete. The other two drop the same rows; between them, rows in windows that have not ended are
+        counted as unknown. Only aggregations by event time need it.
     source
-        Where the data is now: the directory of files, the path of a Delta table. One for each source.
+        Where the data are now: the directory of files, the path of a Delta table. One for each source.
     options
-        Those of `aligned_files` and `aligned_kafka` that say how data is read (`fileFormat`, `dataSchema`, `header`,
+        Options of `aligned_files` and `aligned_kafka` by which data are read (`fileFormat`, `dataSchema`, `header`,
         `kafka.bootstrap.servers`), `storage.*` for object stores, `timestampUnit`, `timeZone`, `timePattern`.
     progress
         Called as splits are done.
@@ -67,9 +67,9 @@ def audit(
     Raises
     ------
     CheckpointError
-        If `checkpoint` is none, or is damaged.
+        If `checkpoint` is no checkpoint, or is damaged.
     OptionError
-        If what the checkpoint does not keep is not given, or `mode` is another one than the state shows.
+        If something is missing that the checkpoint does not have, or `mode` contradicts the state.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def _counted(
 
 
 def _for_each(given: str | Sequence[str] | None, sources: int, name: str) -> list[str | None]:
-    """One value for each source; a single one is for all of them."""
+    """Return one value for each source; a single one is for all of them."""
     values: list[str | None] = [given] if given is None or isinstance(given, str) else list(given)
     if len(values) == 1:
         return values * sources
@@ -152,6 +152,6 @@ def _for_each(given: str | Sequence[str] | None, sources: int, name: str) -> lis
 
 
 def _delay_us(operator: Operator | None) -> int | None:
-    """The delay of `withWatermark`, where the state has one and the same for all sources."""
+    """Return the delay of `withWatermark`, if the state has a single one; else None."""
     delays = {field.delay_us for field in operator.event_times} if operator is not None else set()
     return delays.pop() if len(delays) == 1 else None

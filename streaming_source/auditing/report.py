@@ -26,7 +26,7 @@ class Audit(Counts):
         return report(self)
 
     def to_json(self) -> dict[str, Any]:
-        """One object; durations in milliseconds as Spark has them, times as text in UTC."""
+        """Return one object; durations in milliseconds as Spark has them, times as text in UTC."""
         query = self.query
         return {
             **{_camel(name): self.count(name) for name in COUNTS},

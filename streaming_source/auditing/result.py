@@ -47,7 +47,7 @@ _BATCHES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SourceSummary:
-    """One source: `files`, `delta` or `kafka`, its path or topics, and what its event times are made of."""
+    """One source: its kind (`files`, `delta` or `kafka`), its path or topics, and its event time column."""
 
     kind: str
     name: str
@@ -57,11 +57,11 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True)
 class AuditedQuery:
-    """What the counts are of.
+    """The query that was audited.
 
-    `operator` is the stateful operator that drops rows, in words; None where the query has none. `rule` is what it
-    drops, `mode` the output mode: None if it is append or update, or does not matter. `undecided` says why nothing is
-    known of any row, `downstream` names the operators after it, of whose drops nothing is known.
+    `operator` is the stateful operator that drops rows, in words; None if the query has none. `window` describes its
+    windows. `mode` is the output mode; None if it is append or update, or has no effect. `undecided` is why all rows
+    are unknown. `downstream` are the operators after it, whose drops are not counted.
     """
 
     checkpoint: str
@@ -76,7 +76,7 @@ class AuditedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """A split whose latest rows moved the watermark, and how many rows were dropped by where it moved it."""
+    """A split whose latest row moved the watermark, and how many rows were dropped by that watermark."""
 
     source: int
     split: str
@@ -90,9 +90,8 @@ class Carrier:
 class Counts:
     """What the watermark of a query dropped, to the row.
 
-    `dropped + emitted + open + unknown + without_time == read`, here and in each row of the tables. All are rows of the
-    source, each counted once; what the counts mean where windows overlap is in `windows_*` of the tables: there a row
-    counts once for each window that it is in.
+    `dropped + emitted + open + unknown + without_time == read`, here and in each row of the tables. Each row of a
+    source is counted once. If windows overlap, `windows_*` of the tables count a row once for each of its windows.
 
     Attributes
     ----------
@@ -100,12 +99,12 @@ class Counts:
     exact_from : int
         The first micro-batch whose rows are not all unknown.
     reads : pyarrow.Table
-        One row a micro-batch and split. `batch` is null for what was read before `exact_from`; `gone` says why rows
-        cannot be read any more.
+        One row for each micro-batch and split. `batch` is null for rows that were read before `exact_from`; `gone` is
+        why rows can no longer be read.
     carriers : sequence of Carrier
-        Who carried the watermark away, those with the most dropped rows first.
+        The splits that carried the watermark away, those with the most dropped rows first.
     notes : sequence of str
-        What the reader must know to trust the figures.
+        What must be known to judge the figures.
     """
 
     query: AuditedQuery
@@ -123,7 +122,7 @@ class Counts:
         counted: Iterable[tuple[int, SplitRead, Tally]],
         notes: Sequence[str],
     ) -> Self:
-        """Put together what was counted, in any order: `(place of the source, what was read, its counts)`."""
+        """Make the tables of `(index of the source, what was read, its counts)`, in any order."""
         rows = [_row(place, read, tally) for place, read, tally in counted]
         reads = pa.Table.from_pylist(rows, _READS).sort_by([("batch", "ascending"), ("source", "ascending")])
         batches, carriers = _batches(checkpoint, reads)
@@ -136,7 +135,7 @@ class Counts:
         return bool(self.reads["windows_read"].null_count < len(self.reads))
 
     def count(self, name: str) -> int:
-        """The sum of one of the counts."""
+        """Return the sum of one of the counts."""
         return int(pc.sum(self.reads[name]).as_py() or 0)
 
     @property
@@ -151,30 +150,30 @@ class Counts:
 
     @property
     def emitted(self) -> int:
-        """Rows that are in what the query has emitted; of a join or a deduplication those that were let through."""
+        """Rows in emitted results; of a join or a deduplication, rows that were not dropped."""
         return self.count("emitted")
 
     @property
     def open(self) -> int:
-        """Rows in windows that are not emitted yet, and none of which was dropped."""
+        """Rows in windows that are not emitted yet, and that were dropped from none."""
         return self.count("open")
 
     @property
     def unknown(self) -> int:
-        """Rows of which it cannot be known any more, or not from the checkpoint."""
+        """Rows of which the log, or the checkpoint, no longer shows what happened to them."""
         return self.count("unknown")
 
     @property
     def without_time(self) -> int:
-        """Rows whose event time is null, which are in no window: no watermark dropped them."""
+        """Rows without an event time: they are in no window, and no watermark dropped them."""
         return self.count("without_time")
 
     def splits(self) -> pa.Table:
-        """One row a split: the counts, the first and the last micro-batch that read of it, and its event times."""
+        """Return a row for each split: counts, the first and last micro-batch that read it, and its event times."""
         return _grouped(self.reads, ["source", "split", "directory"])
 
     def directories(self) -> pa.Table:
-        """The same by directory, or by topic."""
+        """Return a row for each directory, or topic."""
         return _grouped(self.reads, ["source", "directory"])
 
 
@@ -195,11 +194,11 @@ def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
 
 
 def _batches(checkpoint: Checkpoint, reads: pa.Table) -> tuple[pa.Table, list[Carrier]]:
-    """By micro-batch; and the splits that moved the watermark, with what was dropped where they had moved it."""
+    """Return a table by micro-batch, and the splits that moved the watermark, with the rows dropped by it."""
     counts = {row["batch"]: row for row in _grouped(reads, ["batch"]).to_pylist()}
     foremost = _foremost(reads)
     rows: list[dict[str, Any]] = []
-    # Of each watermark that was reached, who carried it there.
+    # By watermark, the split that moved it there.
     carriers: dict[int, Carrier] = {}
     dropped: dict[tuple[int, str], Carrier] = {}
     for batch in checkpoint.batches:
@@ -234,7 +233,7 @@ def _batch_row(
 
 
 def _foremost(reads: pa.Table) -> dict[int, tuple[int, str, str]]:
-    """Of each micro-batch the source, split and directory of the latest row."""
+    """Return the source, split and directory of the latest row of each micro-batch."""
     found: dict[int, tuple[int, tuple[int, str, str]]] = {}
     batches, *places = (reads[name].to_pylist() for name in ("batch", "source", "split", "directory"))
     latest = reads["latest"].cast(pa.int64()).to_pylist()

@@ -1,18 +1,18 @@
 """Which rows of a micro-batch Spark's watermark drops: the rule as bounds of event time.
 
-Verified on Spark 4.2 and 4.3. An operator drops what it calls late before it looks at its state:
+Verified on Spark 4.2 and 4.3. An operator drops late rows before it uses its state:
 
 - windows: a row is dropped from a window whose end is at or below the watermark of the micro-batch *before*
   (SPARK-40925). Of several windows that a row is in, it may be dropped from the early ones and counted in the others.
-- session windows: the same of the row's own session, which ends `gap` after the row.
+- session windows: the same for the row's own session, which ends `gap` after the row.
 - deduplication, joins, and aggregation by the event time itself: a row whose time is at or below that watermark.
 
 In append mode a window is emitted by the micro-batch whose *own* watermark has reached its end. In update mode each
 change is emitted at once. In complete mode nothing is dropped. Watermarks are whole milliseconds, event times
 microseconds.
 
-All of it is monotone in the event time, so that a micro-batch has four bounds, and a block of rows of which only the
-smallest and largest event time are known is classified without being read unless a bound lies between them.
+All of this is monotone in the event time. So a micro-batch has a few bounds, and a block of rows is classified by its
+smallest and largest event time; it is read only if a bound lies between them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NEVER: Final = MAX_WATERMARK
 
 
 class Bounds(NamedTuple):
-    """Event times that part the rows of one micro-batch, microseconds, ascending but for `dropped` and `open`.
+    """Event times, in microseconds, that divide the rows of one micro-batch.
 
-    A row at `t` is dropped, from one of its windows at least, if `t < dropped`. Any other is emitted if `t < settled`,
+    A row at `t` is dropped, from at least one of its windows, if `t < dropped`. Any other is emitted if `t < settled`,
     open if `t >= open`, and undecided in between.
     """
 
@@ -44,11 +44,11 @@ class Bounds(NamedTuple):
     open: int
 
     def crosses(self, low_us: int, high_us: int) -> bool:
-        """Whether rows between these two times can differ in what becomes of them."""
+        """Return whether a bound lies between two times."""
         return any(low_us < bound <= high_us for bound in self)
 
     def parted(self, times: Int64Array) -> tuple[int, int, int, int]:
-        """How many of these event times are dropped, emitted, open and undecided. O(n)."""
+        """Return how many of these event times are dropped, emitted, open and undecided. O(n)."""
         late = times < self.dropped
         dropped, kept = int(np.count_nonzero(late)), times[~late]
         emitted = int(np.count_nonzero(kept < self.settled))
@@ -57,67 +57,67 @@ class Bounds(NamedTuple):
 
 
 class Rule(ABC):
-    """What an operator makes of rows by their event times; watermarks are microseconds, whole milliseconds."""
+    """Which rows an operator drops and emits, by event times. Watermarks are in microseconds, whole milliseconds."""
 
     __slots__ = ()
 
     @property
     def needs_time(self) -> bool:
-        """Whether a row without an event time is left out: it is in no window."""
+        """Whether a row without an event time is left out, because it is in no window."""
         return False
 
     @abstractmethod
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """Of a micro-batch that drops by `late_us`, where all up to `emitted_us` has been emitted."""
+        """Return the bounds of a micro-batch that drops by `late_us`, if all is emitted up to `emitted_us`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingDropped(Rule):
-    """No watermark bears on the rows: there is no stateful operator, its mode is complete, or it has no event time."""
+    """No watermark drops rows: there is no stateful operator, its mode is complete, or it has no event time."""
 
     in_windows: bool = False
 
     @property
     def needs_time(self) -> bool:
-        """Of windows that are never dropped from."""
+        """Whether the rows are in windows."""
         return self.in_windows
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """All is emitted."""
+        """Return bounds by which all rows are emitted."""
         return Bounds(MIN_WATERMARK, NEVER, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided(Rule):
-    """What becomes of a row depends on more than event times; `why` says on what."""
+    """Whether a row is dropped depends on more than event times; `why` is the reason."""
 
     why: str
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """Nothing is known."""
+        """Return bounds by which all rows are undecided."""
         return Bounds(MIN_WATERMARK, MIN_WATERMARK, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class RowTimes(Rule):
-    """A row is late at or below the watermark; where it `waits`, it is emitted when the watermark has reached it.
+    """A row is late at or below the watermark. If it `waits`, it is emitted when the watermark has reached it.
 
-    If `waits` is None that is not known, and rows that the watermark has not reached are undecided.
+    If `waits` is None, rows that the watermark has not reached are undecided.
     """
 
     waits: bool | None = False
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """`late_us` and `emitted_us` are the last microseconds that are late, or emitted."""
+        """Return the bounds: `late_us` and `emitted_us` are the last microseconds that are late, or emitted."""
         closed = NEVER if self.waits is False else emitted_us + 1
         return Bounds(late_us + 1, closed, NEVER if self.waits is None else closed)
 
 
 @dataclass(frozen=True, slots=True)
 class Windows(Rule):
-    """Windows of `size_us`, one each `slide_us`, of which one begins at `start_us`.
+    """Windows of `size_us`, one every `slide_us`; one of them begins at `start_us`.
 
-    In update mode (`waits` is false) what is not dropped has been emitted. If `waits` is None the mode is append or
+    In update mode (`waits` is False) a row that is not dropped is emitted. If `waits` is None, the mode is append or
     update, and rows in windows that have not ended are undecided.
     """
 
@@ -128,7 +128,7 @@ class Windows(Rule):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From a size, and a slide and a start where there are any: `1 hour`, `1 hour, 15 minutes, 5 minutes`.
+        """Parse a size, optionally with a slide and a start: `1 hour`, `1 hour, 15 minutes, 5 minutes`.
 
         Raises
         ------
@@ -160,13 +160,13 @@ class Windows(Rule):
         return self.slide_us < self.size_us
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """The first times whose earliest window is not late, and whose latest window has not been emitted."""
+        """Return the first times whose earliest window is not late, and whose latest window is not emitted."""
         dropped = self._first_after(late_us)
         closed = NEVER if self.waits is False else self._first_in_window_after(emitted_us)
         return Bounds(dropped, closed, NEVER if self.waits is None else closed)
 
     def windows(self, times: Int64Array, ended_us: int) -> tuple[int, int]:
-        """In how many windows the rows are together, and how many of these end at or before `ended_us`. O(n)."""
+        """Return the sum of the windows of all rows, and how many of these end at or before `ended_us`. O(n)."""
         behind = (times - self.start_us) % self.slide_us
         each = -(-(self.size_us - behind) // self.slide_us)
         last_end = times - behind + self.size_us
@@ -174,11 +174,11 @@ class Windows(Rule):
         return int(each.sum()), int((each - after).sum())
 
     def _first_after(self, ended_us: int) -> int:
-        """The first time whose earliest window ends after `ended_us`: where the last window that does not ends."""
+        """Return the first time whose earliest window ends after `ended_us`: the end of the window before that."""
         return (ended_us - self.start_us - self.size_us) // self.slide_us * self.slide_us + self.start_us + self.size_us
 
     def _first_in_window_after(self, ended_us: int) -> int:
-        """The first time that is in some window that ends after `ended_us`: where the first such window begins."""
+        """Return the first time in any window that ends after `ended_us`: the beginning of the first such window."""
         return self._first_after(ended_us) - self.size_us + self.slide_us
 
 
@@ -186,8 +186,8 @@ class Windows(Rule):
 class SessionWindows(Rule):
     """Sessions that end `gap_us` after their last row.
 
-    A session is emitted when the watermark has reached its end, which later rows of its key put off. Without the keys
-    that is certain only of rows before `settled_us`: see `counting`.
+    A session is emitted when the watermark has reached its end, which later rows of its key move. Without the keys this
+    is certain only for rows before `settled_us`: see `counting`.
     """
 
     gap_us: int
@@ -200,6 +200,6 @@ class SessionWindows(Rule):
         return True
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
-        """A row's own session ends `gap_us` after it."""
+        """Return the bounds: a row's own session ends `gap_us` after it."""
         closed = emitted_us - self.gap_us + 1 if self.waits else NEVER
         return Bounds(late_us - self.gap_us + 1, min(self.settled_us, closed), closed)

@@ -1,7 +1,7 @@
 """The keys that Spark's default state store has written, newest first.
 
-They are in the files of `HDFSBackedStateStoreProvider`: `<version>.delta` of each micro-batch, and now and then all as
-`<version>.snapshot`. Other providers are not read.
+They are in the files of `HDFSBackedStateStoreProvider`: `<version>.delta` for each micro-batch, and sometimes a
+`<version>.snapshot` of all entries. Files of other providers are not read.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _WORD: Final = 8
 
 
 def partitions_of(checkpoint: Checkpoint, operator: int) -> list[str]:
-    """The folders of the state of an operator, by its number."""
+    """Return the folders with the state of an operator, by its number."""
     folder = f"state/{operator}"
     return [f"{folder}/{name}" for name in checkpoint.names_in(folder) if name.isdigit()]
 
 
 def versions_of(checkpoint: Checkpoint, folder: str) -> list[str]:
-    """The files of a partition, newest first."""
+    """Return the files of a partition, newest first."""
     files = ((int(match[1]), name) for name in checkpoint.names_in(folder) if (match := _FILE.fullmatch(name)))
     return [f"{folder}/{name}" for _, name in sorted(files, reverse=True)]
 
 
 def entries_of(checkpoint: Checkpoint, file: str) -> list[tuple[bytes, bool]] | None:
-    """Keys in the order of writing, and whether each has a value: one that has none was removed.
+    """Return keys in the order of writing, and whether each has a value: a key without one was removed.
 
-    None if the file cannot be read: it is compressed otherwise, or not yet written to its end.
+    None if the file cannot be read: it has another compression, or is being written.
     """
     try:
         return list(_entries(_decompressed(checkpoint.bytes_of(file) or b"")))
@@ -49,7 +49,7 @@ def entries_of(checkpoint: Checkpoint, file: str) -> list[tuple[bytes, bool]] | 
 
 
 def window_in(key: bytes, columns: int, place: int) -> tuple[int, int] | None:
-    """Start and end, in microseconds, of the window in a column of an `UnsafeRow`; None if it is null."""
+    """Return start and end, in microseconds, of the window in a column of an `UnsafeRow`; None if it is null."""
     where = time_in(key, columns, place)
     if where is None:
         return None
@@ -58,7 +58,7 @@ def window_in(key: bytes, columns: int, place: int) -> tuple[int, int] | None:
 
 
 def time_in(key: bytes, columns: int, place: int) -> int | None:
-    """The timestamp, in microseconds, in a column of an `UnsafeRow`; None if it is null."""
+    """Return the timestamp, in microseconds, in a column of an `UnsafeRow`; None if it is null."""
     (nulls,) = struct.unpack_from("<q", key, place // 64 * _WORD)
     if nulls >> place % 64 & 1:
         return None
@@ -66,7 +66,7 @@ def time_in(key: bytes, columns: int, place: int) -> int | None:
 
 
 def _decompressed(data: bytes) -> bytes:
-    """The blocks of lz4-java's streams."""
+    """Decompress a stream of blocks as lz4-java writes it."""
     codec, parts, at = pa.Codec("lz4_raw"), [], 0
     while at < len(data):
         magic, token, stored, size, _ = _HEADER.unpack_from(data, at)
@@ -81,7 +81,10 @@ def _decompressed(data: bytes) -> bytes:
 
 
 def _entries(data: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Of a file: a size and a key, a size and a value; a size of -1 for no value, and at the end."""
+    """Yield keys, and whether they have values. A file has sizes before keys and values.
+
+    -1 for no value, and at the end.
+    """
     stream = BytesIO(data)
 
     def size() -> int:

@@ -15,12 +15,12 @@ from streaming_source.auditing.state_keys import entries_of, partitions_of, vers
 __all__ = ["windows_of_state"]
 
 _FILES: Final = 20
-"""Of each partition, the latest ones."""
+"""How many of the latest files of each partition are read."""
 _ENOUGH: Final = 1_000
 
 
 def windows_of_state(checkpoint: Checkpoint, operator: int, keys: int, place: int) -> Windows | None:
-    """Size, slide and start of the windows; None where the state does not show them.
+    """Return size, slide and start of the windows; None if the state does not show them.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def windows_of_state(checkpoint: Checkpoint, operator: int, keys: int, place: in
 
     Notes
     -----
-    All windows must have one size. Where each row is in one window, they lie side by side, at multiples of the size;
-    where it is in several, they overlap, and the nearest two are one slide apart: a row that was not dropped from its
-    earliest windows has written them both. Two windows at least must be there.
+    All windows must have one size. If each row is in one window, the windows begin at multiples of the size. If a row
+    is in several, they overlap, and the nearest two are one slide apart, since a row that was not dropped from its
+    earliest windows wrote both. There must be at least two windows.
     """
     found: set[tuple[int, int]] = set()
     for partition in partitions_of(checkpoint, operator):

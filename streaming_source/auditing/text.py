@@ -1,4 +1,4 @@
-"""An audit in words: what was dropped, by whom, and a table of the splits."""
+"""An audit in words: which rows were dropped, which splits carried the watermark away, and a table of the splits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CARRIERS: Final = 3
 
 
 def report(audit: Counts) -> str:
-    """The text that `streaming-source audit` prints."""
+    """Return the text that `streaming-source audit` prints."""
     table = split_table(audit, _LISTED)
     if len(table) == 1:
         return "\n".join(summary(audit))
@@ -29,7 +29,7 @@ def report(audit: Counts) -> str:
 
 
 def summary(audit: Counts) -> list[str]:
-    """Sentences, one a line."""
+    """Return the sentences, one a line."""
     return list(_sentences(audit))
 
 
@@ -100,7 +100,7 @@ def _gone(audit: Counts) -> Iterator[str]:
 
 
 def _carriers(audit: Counts) -> Iterator[str]:
-    """By directory where there are several, as the table has them."""
+    """Yield a sentence for each carrier, by directory if there are several, as in the table."""
     by_directory = audit.directories().num_rows > 1
     merged: dict[str, Carrier] = {}
     for one in audit.carriers:
@@ -119,7 +119,7 @@ def _carriers(audit: Counts) -> Iterator[str]:
 
 
 def split_table(audit: Counts, most: int) -> list[tuple[str, ...]]:
-    """Titles, and the splits that lost most; by directory where there are several."""
+    """Return titles, and the splits that lost most; directories if there are several."""
     table, name = audit.directories(), "directory"
     if table.num_rows < 2:
         table, name = audit.splits(), "split"

@@ -1,4 +1,4 @@
-"""Whether the event times that were read lead to the watermarks that the checkpoint has."""
+"""Whether the watermarks in the checkpoint follow from the event times that were read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["watermark_note"]
 def watermark_note(
     checkpoint: Checkpoint, counted: Sequence[tuple[int, SplitRead, Tally]], delay_us: int | None
 ) -> str | None:
-    """What is wrong with the event times, in words; None if they are right, or that cannot be seen.
+    """Describe what is wrong with the event times; None if they are right, or that cannot be decided.
 
-    After a micro-batch Spark's watermark is its latest event time less the delay of `withWatermark`, in whole
-    milliseconds, or as before where that is less. If the times of the source do not lead there, the query filters or
-    changes rows before `withWatermark`, or the event time is another column. A `delay_us` that is not known is that of
-    the first micro-batch that moved the watermark. Only queries over one source are checked: with several, each may
-    have a watermark of its own.
+    After a micro-batch Spark's watermark is the latest event time less the delay of `withWatermark`, in whole
+    milliseconds, unless it was higher before. If it does not follow from the source's times, the query filters or
+    changes rows before `withWatermark`, or the event time is another column. If `delay_us` is None, the delay follows
+    from the first micro-batch that moved the watermark. Only queries over one source are checked: with several, each
+    may have a watermark of its own.
     """
     latest: dict[int, int] = {}
     unseen: set[int] = set()

@@ -18,7 +18,7 @@ from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit,
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
-from streaming_source.monitoring.micro_batch import OffsetLog
+from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["TakenOver", "take_over"]

@@ -1,4 +1,4 @@
-"""What to change, where what a source reported shows that something should be: one rule for each cause.
+"""Advice on what to change, from the reports of a source: one rule for each cause.
 
 The order of the rules is that of the causes: the query, its micro-batch, the source, what an option waits for, splits,
 and event times.
@@ -23,18 +23,18 @@ from streaming_source.monitoring.report import WatermarkReport
 __all__ = ["Advice", "advice_on"]
 
 _FEW: Final = 3
-"""Micro-batches from which on a trend is one."""
+"""Micro-batches that make a trend."""
 _YEAR_US: Final = 365 * 86_400_000_000
 _UNIT_YEARS: Final = 500
-"""Event times further ahead are not typing errors: no clock is that wrong."""
+"""Event times further ahead are of a wrong unit: no clock is that wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What was seen, and what to do about it.
 
-    `option` is the option to change; or what else: `query`, `sink`, `source`, or `data` where the records themselves
-    are wrong.
+    `option` is the option to change, or else `query`, `sink`, `source`, or `data` where the records themselves are
+    wrong.
     """
 
     option: str
@@ -42,11 +42,11 @@ class Advice:
 
 
 def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
-    """Advice from what one source reported, oldest first. O(reports times splits).
+    """Return advice from the reports of one source, oldest first. O(reports times splits).
 
-    From a single report less can be known than from some: what grows or repeats is seen in a history alone.
+    Some rules need several reports: they look for what grows or repeats.
     """
-    # Of a micro-batch the last report counts: a query reports while it waits, too.
+    # The last report of each micro-batch: a query reports also while it waits.
     reports = list({report.sequence: report.explanation for report in history}.values())
     rules = (
         _query,

@@ -1,4 +1,4 @@
-"""Why the watermark of a query stands where it does, and what to change: of one that runs, or of a checkpoint alone."""
+"""Why the watermark of a query stands where it does, and what to change: from a running query, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _Reports = Sequence[WatermarkReport | None]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSource:
-    """One source: its last report, advice from the reports before it, and these, oldest first, with the last.
+    """One source: its last report, the advice, and all known reports, oldest first.
 
-    `str` of it is a sentence, the advice, and a table of the splits, those first that hold the watermark.
+    Its `str` is a sentence, the advice, and a table of the splits, in which those that hold the watermark are first.
     """
 
     report: WatermarkReport
@@ -55,8 +55,8 @@ class ExplainedSource:
     history: tuple[WatermarkReport, ...] = field(default=(), repr=False, compare=False)
 
     def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """What happened to a split between these reports, oldest first; nothing if none of them has it."""
-        # Of a micro-batch the first report has the time: a query reports while it waits, too.
+        """Return what happened to a split between these reports, oldest first; empty if none of them has it."""
+        # The first report of a micro-batch has its time. Later ones are made while the query waits.
         return story_of(split_id, [one.explanation for one in self.history])
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class ExplainedSource:
 
 @dataclass(frozen=True, slots=True)
 class SplitStory:
-    """What happened to one split, oldest first. `str` of it is a line for each event, `to_json` is for programs."""
+    """What happened to one split, oldest first. Its `str` has a line for each event, `to_json` is for programs."""
 
     split_id: str
     events: tuple[StoryEvent, ...]
@@ -85,11 +85,11 @@ class SplitStory:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedQuery:
-    """The sources of a query that are of this library, in its order. `str` of it is for people.
+    """The sources of a query that are of this library, in the query's order. Its `str` is for people.
 
-    `batch` is the micro-batch of the checkpoint that this is from, None of a query that runs; `age_us` how long ago
-    that was planned, or the query reported. `name` is that of the query, and `end` what ended it, None if it runs, or
-    that is not known. `advice` is on the query as a whole.
+    `batch` is the last micro-batch of the checkpoint, None for a running query. `age_us` is how long ago that was
+    planned, or the query reported. `name` is the name of the query. `end` is what ended it; None if it runs, or if that
+    is not known. `advice` is on the query as a whole.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -100,9 +100,9 @@ class ExplainedQuery:
     advice: tuple[Advice, ...] = ()
 
     def story(self, split_id: str) -> SplitStory:
-        """What happened to a split, in order, with times, as far back as reports or checkpoint go.
+        """Return what happened to a split, in order, with times, as far back as reports or the checkpoint reach.
 
-        An `UnknownSplitError` if none of them has it.
+        Raises an `UnknownSplitError` if none of them has it.
         """
         for source in self.sources:
             if events := source.story(split_id):
@@ -116,7 +116,7 @@ class ExplainedQuery:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: `{"sources": [...]}`; `advice`, if any; of a checkpoint `batch` and `committed`."""
+        """Return `{"sources": [...]}`, with `advice`, if any, and from a checkpoint `batch` and `committed`."""
         found: dict[str, Any] = {"sources": [source.to_json() for source in self.sources]}
         if self.advice:
             found["advice"] = [asdict(advice) for advice in self.advice]
@@ -140,7 +140,7 @@ class ExplainedQuery:
 
     @property
     def heading(self) -> str:
-        """What this is about, and as of when."""
+        """The query, its source, and the time that this is of."""
         ago = f"({duration_text(max(self.age_us, 0))} ago)"
         if self.batch is None:
             query = "The query" if self.name is None else f"Query {self.name!r}"
@@ -153,10 +153,10 @@ class ExplainedQuery:
 
 
 def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
-    """Why the watermark of a query stands where it does, from its last progress, and what to change.
+    """Explain why the watermark of a query stands where it does, and what to change.
 
-    Of a query that has ended, or whose micro-batch takes long, its status and its checkpoint are looked at too, where
-    that can be read from here.
+    It is explained from the last progress of the query. If the query has ended, or its micro-batch takes long, its
+    status and its checkpoint are read too, if they can be.
 
     Parameters
     ----------
@@ -199,11 +199,11 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
-    """The same from the checkpoint alone, of a query that runs or does not: what its last micro-batch means now.
+    """Explain a query from its checkpoint alone: what its last micro-batch means now.
 
-    `path` is its `checkpointLocation`; `now_us` processing time in microseconds since the epoch, None
-    for that of the clock. A `CheckpointError` if it is no checkpoint. Whether the query runs is not in a checkpoint: a
-    micro-batch that is missing there shows that it does not.
+    `path` is its `checkpointLocation`. `now_us` is processing time in microseconds since the epoch, None for that of
+    the clock. Raises a `CheckpointError` if it is no checkpoint. A checkpoint does not show whether the query runs, but
+    if a micro-batch is overdue, it does not.
     """
     return explain_batches(MicroBatch.of_checkpoint(path), now_us)
 
@@ -229,7 +229,7 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
 
 
 def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch | None:
-    """A micro-batch of the checkpoint, if the query has not reported it."""
+    """Return the micro-batch of the checkpoint, if the query has not reported it yet."""
     if batch is None or not any(batch.sources):
         return None
     known = [one.sequence for reports in history[-1:] for one in reports if one is not None]
@@ -242,12 +242,12 @@ def _at(batch: MicroBatch, now_us: int, probed_us: int | None) -> _Reports:
 
 
 def _with(reports: _Reports, **known: Any) -> _Reports:
-    """The reports with what else is known."""
+    """Return the reports with more fields of their explanations set."""
     return [one and replace(one, explanation=replace(one.explanation, **known)) for one in reports]
 
 
 def _overdue(report: WatermarkReport, patience_us: int) -> str | None:
-    """A split of which a micro-batch should announce that it has become idle; None if none is missing."""
+    """Return a split that is idle by now, without a micro-batch that announces it; None if there is none."""
     explanation = report.explanation
     if explanation.is_draining:
         return None
@@ -273,7 +273,7 @@ def _called(report: WatermarkReport) -> str:
 
 
 def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
-    """From the reports of all sources, oldest first, None of one that is not ours."""
+    """Explain the sources from their reports, oldest first, None for a source that is not of this library."""
     of_source: dict[int, list[WatermarkReport]] = {}
     for reports in history:
         for place, report in enumerate(reports):
@@ -285,7 +285,7 @@ def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
 
 
 def _table(report: WatermarkReport) -> list[str]:
-    """The splits, aligned in columns: who holds the watermark, then from the slowest on."""
+    """Return the lines of the table of splits: first those that hold the watermark, then from the slowest on."""
     holders = set(report.explanation.held_by)
     ordered = sorted(report.explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
     lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
@@ -294,7 +294,7 @@ def _table(report: WatermarkReport) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table, its columns one below another."""
+    """Return the lines of a table with aligned columns."""
     widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 

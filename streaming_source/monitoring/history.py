@@ -81,7 +81,7 @@ _SCHEMAS: Final = (_BATCHES, _SOURCES, _SPLITS)
 
 @dataclass(slots=True)
 class _SplitTimes:
-    """How long one split has been what: known from the first micro-batch on that names it."""
+    """How long one split has had which status, since the first micro-batch that has it."""
 
     status: SplitStatus
     since_us: int
@@ -90,7 +90,7 @@ class _SplitTimes:
 
 @dataclass(slots=True)
 class _SourceTimes:
-    """The same of one source: its splits, who holds its watermark and since when, and until when that is known."""
+    """The times of one source: of its splits, and since when which splits hold its watermark, as of `at_us`."""
 
     at_us: int
     splits: dict[str, _SplitTimes] = field(default_factory=dict)
@@ -101,14 +101,14 @@ class _SourceTimes:
 class History:
     """The last micro-batches of one query, oldest first.
 
-    Times in its tables are UTC; null is what is not known, such as a watermark before any, or of a source that has
-    ended. `source` is the place of a source in the query. What a split or a source is in a micro-batch, it is after it:
-    as its planner reported when it was done, or of a checkpoint, when it was planned.
+    Times in its tables are UTC. Null is what is not known, such as a watermark before the first one, or that of a
+    source that has ended. `source` is the index of a source in the query. A row of a split or a source has its state
+    after the micro-batch, as the planner reported it; from a checkpoint, as it was planned.
 
     Parameters
     ----------
     capacity
-        Rows that `splits` has at most, one of a split and micro-batch. The last micro-batch is always there.
+        Maximum rows of `splits`, which has one for each split and micro-batch. The last micro-batch is always kept.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class History:
 
     def __init__(self, capacity: int = 100_000) -> None:
         self._capacity = capacity
-        # One thread of Spark adds, and others look.
+        # A thread of Spark adds micro-batches, and others read.
         self._lock = threading.Lock()
         self._kept: deque[tuple[pa.RecordBatch, ...]] = deque()
         self._rows = 0
@@ -128,7 +128,7 @@ class History:
 
     @classmethod
     def of_checkpoint(cls, path: str) -> Self:
-        """Of all micro-batches that the offset log of a checkpoint still has."""
+        """Make it from all micro-batches that the offset log of a checkpoint still has."""
         history = cls()
         for batch in MicroBatch.of_checkpoint(path):
             history.add(batch)
@@ -136,14 +136,14 @@ class History:
 
     @classmethod
     def of_progress(cls, progress: Iterable[Mapping[str, Any]]) -> Self:
-        """Of what a query reported, such as its `recentProgress`."""
+        """Make it from progress of a query, such as `recentProgress`."""
         history = cls()
         for reported in progress:
             history.add_progress(reported)
         return history
 
     def add(self, batch: MicroBatch) -> None:
-        """Take the next micro-batch, or the last one once more: of one micro-batch the last word counts. O(splits)."""
+        """Add the next micro-batch, or replace the last one if it has the same number. O(splits)."""
         sources: list[dict[str, Any]] = []
         splits: list[dict[str, Any]] = []
         for place, report in enumerate(batch.sources):
@@ -164,35 +164,38 @@ class History:
             self.latest = batch
 
     def add_progress(self, progress: Mapping[str, Any]) -> None:
-        """Take what a query reported: a micro-batch, or while it waits what has become of its splits since the last."""
+        """Add a progress of a query: a micro-batch, or, while the query waits, the new state of its splits."""
         batch = MicroBatch.of_progress(progress)
         if not any(batch.sources):
             return
         if "addBatch" in progress["durationMs"]:
             self.add(batch)
         elif self.latest is not None:
-            # Spark gives this report the number of the micro-batch that comes next, if one does.
+            # In this progress Spark counts the next micro-batch, which may not come.
             self.add(replace(self.latest, sources=batch.sources))
 
     def pause(self) -> None:
-        """The query has ended: the time until its next run is spent in no status."""
+        """Stop counting times until the next run of the query."""
         for times in self._times.values():
             times.at_us = LONG_AGO_US
 
     def batches(self) -> pa.Table:
-        """One row a micro-batch: what Spark reports of it, without watermark rows; see `Statistics`."""
+        """Return a row for each micro-batch: what Spark reports of it, without watermark rows; see `Statistics`."""
         return self._table(0)
 
     def sources(self) -> pa.Table:
-        """One row a source and micro-batch: its watermark, why it stands there, who holds it and since when."""
+        """Return a row for each source and micro-batch: its watermark, why, and which splits hold it since when."""
         return self._table(1)
 
     def splits(self) -> pa.Table:
-        """One row a split and micro-batch: its watermark, position and backlog, and the time it has spent as what."""
+        """Return a row for each split and micro-batch: its watermark, position, backlog, and time in each status."""
         return self._table(2)
 
     def last(self) -> tuple[pa.RecordBatch, ...]:
-        """Of the last micro-batch the rows of `batches`, `sources` and `splits`; without rows before any."""
+        """Return the rows of the last micro-batch in `batches`, `sources` and `splits`.
+
+        No rows before the first one.
+        """
         with self._lock:
             return self._kept[-1] if self._kept else _tables([], [], [])
 
@@ -203,7 +206,7 @@ class History:
             return pa.Table.from_batches([tables[which] for tables in self._kept], _SCHEMAS[which])
 
     def _pass_time(self, place: int, explanation: Explanation) -> _SourceTimes:
-        """Count the time since the micro-batch before to what the splits were after it."""
+        """Add the time since the previous micro-batch to the status that the splits had after it."""
         now_us = explanation.at_us
         times = self._times.setdefault(place, _SourceTimes(now_us))
         passed_us = max(now_us - times.at_us, 0) if times.at_us > LONG_AGO_US else 0
@@ -224,7 +227,7 @@ def _tables(*rows: list[dict[str, Any]]) -> tuple[pa.RecordBatch, ...]:
 
 
 def _drifts(explanation: Explanation) -> dict[str, int]:
-    """How far each split that counts is ahead of the slowest of them, where all have a watermark."""
+    """Return how far each split that counts is ahead of the slowest one, if all of them have a watermark."""
     watermarks = {split.split_id: split.watermark for split in explanation.splits if split.counts}
     slowest = min(watermarks.values(), default=MIN_WATERMARK)
     return {} if slowest == MIN_WATERMARK else {split_id: us - slowest for split_id, us in watermarks.items()}

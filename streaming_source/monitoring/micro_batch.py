@@ -1,37 +1,36 @@
 """One micro-batch, from a query's progress or from its checkpoint: the reports of its sources, and Spark's statistics.
 
-A frame with the exact watermark has one more row in each micro-batch that its source has a part in, at `watermark +
-4000 years`. Spark counts it: in `numInputRows`, and in `max` and `avg` of `eventTime`. The statistics are without it.
-Of a checkpoint the offset log is read, without Spark.
+A frame with the exact watermark has one more row in each micro-batch with records of its source, at `watermark + 4000
+years`. Spark counts it in `numInputRows`, and in `max` and `avg` of `eventTime`; the statistics here do not.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
-from pyarrow import ArrowInvalid, fs
+from pyarrow import fs
 
 from alignment.explain import LastBatch
-from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
+from streaming_source.exceptions import CheckpointError, DataLossError
+from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, report_of_offset
 
-__all__ = ["CheckpointBatches", "MicroBatch", "OffsetLog", "Statistics"]
+__all__ = ["CheckpointBatches", "MicroBatch", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """One micro-batch. What is not known is None; times are microseconds since the epoch, UTC.
+    """What Spark counted in one micro-batch; None for what is not known. Times are microseconds since the epoch, UTC.
 
-    `rows` are records that each source of the query delivered; of a frame that a query uses twice, Spark counts both.
-    Event times in it (`earliest_us`, `latest_us`, `mean_us`) are of the first frame in the plan that has a watermark,
-    and the latest of all frames with the exact watermark. With that, earliest and mean are known where all records have
-    an event time, the mean, to a few milliseconds, where the query reads one source. `invalid` records have no event
-    time, of all frames with the exact watermark. `duration_us` is from the trigger to the commit. `state_rows` and
-    `state_bytes` are of all stateful operators after it; `dropped` rows those dropped because they were at or below
-    Spark's watermark.
+    `rows` are the records that each source of the query delivered; a frame that a query uses twice counts twice.
+    `earliest_us`, `latest_us` and `mean_us` are of the event times of the first frame in the plan that has a watermark;
+    with the exact watermark `latest_us` is of all frames that carry it. Then the earliest and the mean are known only
+    if all records have an event time, and the mean, to a few milliseconds, if the query reads one source. `invalid`
+    counts the records without an event time in all frames with the exact watermark. `duration_us` is from the trigger
+    to the commit. `state_rows` and `state_bytes` are those of all stateful operators afterwards; `dropped` counts rows
+    that were dropped because they were at or below Spark's watermark.
     """
 
     rows: tuple[int, ...]
@@ -46,7 +45,7 @@ class Statistics:
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
-        """From the progress of a query, as `query.lastProgress` gives it, or a listener, or parsed from its JSON."""
+        """Make them from a progress: `query.lastProgress`, that of a listener, or parsed JSON."""
         sources, operators = progress["sources"], progress["stateOperators"]
         carries = [_carries_watermark(source) for source in sources]
         rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
@@ -57,7 +56,7 @@ class Statistics:
         if any(carries):
             count = sum(metrics["rows"] for metrics in ours)
             if not count or any(metrics["invalid"] for metrics in ours):
-                # Spark takes a record without an event time for one of 1970.
+                # For Spark a record without an event time is of 1970.
                 earliest_us = mean_us = None
             if mean_us is not None and latest_us is not None and len(sources) == 1 and count == rows[0]:
                 mean_us = (mean_us * (count + 1) - latest_us) // count
@@ -87,11 +86,11 @@ class Statistics:
 class MicroBatch:
     """One micro-batch of a query, by its number and the processing time at which it was planned.
 
-    `watermark_us` is Spark's own watermark in it: that of the micro-batch before, of all sources, to the millisecond.
-    It `is_committed` if it was read and written to its end, at `committed_at_us` where that is known. `sources` has of
-    each source of the query the report in its offset, None of one that is not of this library; `statistics` what Spark
-    counted, which is not in a checkpoint. `announced` has, of a checkpoint, the watermark of each source with the exact
-    one at the end of this micro-batch, None of others: Spark's in the next is the smallest of them.
+    `watermark_us` is Spark's own watermark in it: the smallest that the sources announced before it, in milliseconds.
+    It `is_committed` if it was read and written to its end, at `committed_at_us` if that is known. `sources` has the
+    report of each source of the query, None for a source that is not of this library. `statistics` are what Spark
+    counted, None from a checkpoint. From a checkpoint `announced` has the watermark of each source at the end of this
+    micro-batch, None for a source without the exact watermark; Spark's next watermark is the smallest of them.
     """
 
     number: int
@@ -105,7 +104,7 @@ class MicroBatch:
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
-        """The same from the progress of a query, as its listeners get it: a micro-batch that is done."""
+        """Make it from the progress of a query, which is reported when a micro-batch is done."""
         return cls(
             progress["batchId"],
             micros_of(progress["timestamp"]),
@@ -117,21 +116,22 @@ class MicroBatch:
 
     @classmethod
     def of_checkpoint(cls, path: str) -> list[MicroBatch]:
-        """All of a query, which may run or not, that its offset log still has, oldest first. O(size).
+        """Return all micro-batches that the offset log of a query still has, oldest first. O(size).
 
-        `path` is its `checkpointLocation`, as for `OffsetLog`; a `CheckpointError` if it is none.
+        The query may run or not. `path` is its `checkpointLocation`, as for `OffsetLog`; raises a `CheckpointError` if
+        it is none.
         """
         return CheckpointBatches(path).read()
 
 
 def _announced(offset: Any) -> int | None:
-    """The watermark in the offset of a source that sets Spark's; None of another, or before there is one."""
+    """Return the watermark in the offset of a source with the exact watermark; None for another, or without one yet."""
     is_exact = isinstance(offset, Mapping) and bool(offset.get("fixed", {}).get("watermarkRows"))
     return offset.get("watermark") if is_exact else None
 
 
 def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us: int | None) -> LastBatch:
-    """The next micro-batch of an offset log. In one that was copied files may be younger than the next micro-batch."""
+    """Return the next micro-batch of an offset log. In a copied log the times of commits may be too late."""
     share = None
     if before is not None and before.done_us is not None and before.planned_us < before.done_us <= planned_us:
         share = (before.done_us - before.planned_us) / (planned_us - before.planned_us)
@@ -139,7 +139,7 @@ def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us
 
 
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
-    """Whether a source has a watermark row in this micro-batch."""
+    """Return whether a source has a watermark row in this micro-batch."""
     start, end, latest = (parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
     if not isinstance(latest, Mapping) or not latest.get("watermarkRows") or start == end:
         return False
@@ -147,91 +147,8 @@ def _carries_watermark(source: Mapping[str, Any]) -> bool:
 
 
 def _by_name(metrics: Any) -> dict[str, Any]:
-    """Observed metrics are a `Row` in PySpark, and an object in JSON."""
+    """Return observed metrics by name; they are a `Row` in PySpark, and an object in JSON."""
     return dict(metrics) if isinstance(metrics, Mapping) else dict(metrics.asDict())
-
-
-class LoggedBatch(NamedTuple):
-    """One micro-batch of an offset log: where the sources of the query stand at its end; None for one not begun."""
-
-    planned_at_us: int
-    watermark_us: int
-    offsets: list[Any]
-
-
-class OffsetLog:
-    """The offsets of a query's micro-batches, of which Spark keeps the latest hundred, and which are committed.
-
-    `checkpoint` is a local path, or a URI of a file system that Arrow knows (`s3a://`, `hdfs://`). It may not be there.
-    `opened` is its file system and its path in that, where the caller has opened it.
-    """
-
-    def __init__(self, checkpoint: str, opened: tuple[fs.FileSystem, str] | None = None) -> None:
-        self.checkpoint = checkpoint
-        self.files: fs.FileSystem = fs.LocalFileSystem()
-        self.root = checkpoint.rstrip("/")
-        if opened is not None:
-            self.files, self.root = opened
-        elif "://" in checkpoint or checkpoint.startswith("file:"):
-            try:
-                # s3a is Hadoop's name of the same.
-                self.files, self.root = fs.FileSystem.from_uri(checkpoint.replace("s3a:", "s3:", 1))
-            except (ArrowInvalid, NotImplementedError) as error:
-                raise CheckpointError(
-                    f"{checkpoint}: Arrow knows no such file system; copy it to a local folder: {error}"
-                ) from None
-
-    def query_id(self) -> str | None:
-        """The id of the query: another one that uses the checkpoint later has another; None before it has started."""
-        text = self.text("metadata")
-        return None if text is None else str(json.loads(text)["id"])
-
-    def committed(self) -> set[int]:
-        """Numbers of the micro-batches that are known to be done. One listing."""
-        return set(self._files("commits"))
-
-    def commit_times_us(self) -> dict[int, int]:
-        """When each of these was committed, as its file was written last. One listing."""
-        return {number: (info.mtime_ns or 0) // 1000 for number, info in self._files("commits").items()}
-
-    def batches(self) -> list[int]:
-        """Numbers of the micro-batches of which the offsets are there, in order. One listing."""
-        return sorted(self.offset_files())
-
-    def offset_files(self) -> dict[int, fs.FileInfo]:
-        """The files of these, by number. One listing."""
-        return self._files("offsets")
-
-    def read(self, batch: int) -> LoggedBatch:
-        """One micro-batch; `DataLossError` if Spark has removed it."""
-        name, text = f"{self.checkpoint}/offsets/{batch}", self.text(f"offsets/{batch}")
-        if text is None:
-            raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
-        version, metadata, *offsets = text.splitlines() if "\n" in text else (text, "")
-        if version not in ("v1", "v2"):
-            raise OffsetError(f"{name} is of version {version!r}: only v1 and v2 are read")
-        if version == "v2":
-            # Each with the name of its source before it.
-            offsets = [offset.partition(":")[2] for offset in offsets]
-        try:
-            # Sources that are not ours write any text.
-            found = [json.loads(offset) if offset.startswith("{") else None for offset in offsets]
-            known = json.loads(metadata)
-            return LoggedBatch(known["batchTimestampMs"] * 1000, known["batchWatermarkMs"] * 1000, found)
-        except (ValueError, KeyError, TypeError) as error:
-            raise OffsetError(f"{name} is damaged: {error!r}") from error
-
-    def _files(self, folder: str) -> dict[int, fs.FileInfo]:
-        selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
-        return {int(info.base_name): info for info in self.files.get_file_info(selector) if info.base_name.isdigit()}
-
-    def text(self, name: str) -> str | None:
-        """What is in one of its files, if there is one of that name."""
-        try:
-            with self.files.open_input_stream(f"{self.root}/{name}") as stream:
-                return str(stream.read().decode())
-        except FileNotFoundError:
-            return None
 
 
 _Files: TypeAlias = tuple[str | None, int | None, int | None, int | None]

@@ -1,4 +1,4 @@
-"""Whether a query runs, what ended it, and where its checkpoint is: from any `StreamingQuery`, without PySpark."""
+"""Whether a query runs, what ended it, and where its checkpoint is, by any `StreamingQuery`, without PySpark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AT_WORK: Final = "Processing new data"
 _WRAPPED: Final = re.compile(r"^\[STREAM_FAILED\] .*?terminated with exception: ", re.DOTALL)
 _TRACE: Final = "Traceback (most recent call last):"
 _BEHIND: Final = (" SQLSTATE", "===", "\tat ")
-"""How lines begin that Spark adds behind an error."""
+"""Beginnings of the lines that Spark adds after an error."""
 _OURS: Final = ("alignment.exceptions.", "streaming_source.exceptions.")
-"""Errors of this library are one sentence in several lines, the last of which has the fix."""
+"""Errors of this library: their message is shown as a whole, since its last sentence is the fix."""
 _SHOWN: Final = 600
 """Characters of an error."""
 
@@ -52,9 +52,9 @@ class Query(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """A query at this moment: its name, its `end` if it does not run, and whether a micro-batch is at work.
+    """A query at this moment: its name, its `end` if it does not run, and whether a micro-batch is being processed.
 
-    `checkpoint` is where it is, None where that is not known (Spark Connect).
+    `checkpoint` is its checkpoint location, None if that is not known (Spark Connect).
     """
 
     name: str | None
@@ -64,18 +64,18 @@ class QueryState:
 
     @classmethod
     def of(cls, query: Query) -> Self:
-        """The state of a query, from its status and its error."""
+        """Return the state of a query, by its status and its error."""
         end = None if query.isActive else _end_of(query)
         return cls(query.name, end, end is None and query.status.get("message") == _AT_WORK, _checkpoint_of(query))
 
     def last_batch(self) -> MicroBatch | None:
-        """The last micro-batch in its checkpoint; None where there is none, or it cannot be read from here."""
+        """Return the last micro-batch in the checkpoint; None if there is none, or it cannot be read."""
         if self.checkpoint is None:
             return None
         try:
             return next(reversed(MicroBatch.of_checkpoint(self.checkpoint)), None)
         except (AlignmentError, OSError):
-            # It may be on a file system that only Spark has the keys of.
+            # It may be on a file system that only Spark has credentials for.
             return None
 
 
@@ -92,7 +92,7 @@ def _end_of(query: Query) -> QueryEnd:
 
 
 def _checkpoint_of(query: Query) -> str | None:
-    """Where the JVM has it; None where there is no JVM, or in another version of Spark another field."""
+    """Return the checkpoint location that the JVM has; None without a JVM, or in a version of Spark without it."""
     try:
         execution: Any = query._jsq.streamingQuery()  # type: ignore[attr-defined]
         return str(execution.resolvedCheckpointRoot())
@@ -101,7 +101,7 @@ def _checkpoint_of(query: Query) -> str | None:
 
 
 def first_line(error: str) -> str:
-    r"""What went wrong, without what Spark and Python wrap around it.
+    r"""Return the message of an error without what Spark and Python add to it.
 
     Examples
     --------

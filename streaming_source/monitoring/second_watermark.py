@@ -1,9 +1,9 @@
 """A second watermark in one query: `withWatermark` on a frame that carries the exact watermark.
 
-Spark refuses that, and its error names a setting by which it is taken. Whoever follows that loses windows without an
-error: Spark then goes by the smaller of the two watermarks, and the second never reaches the end of the data. So the
-advice here is another, where Spark refuses the query, and where its own watermark is seen to be behind the exact one:
-in the progress of a query, and in its checkpoint, which has both watermarks of each micro-batch.
+Spark refuses that, and its error names a setting that allows it. With the setting windows are lost without an error:
+Spark then uses the smaller of the two watermarks, and the second one never reaches the end of the data. So another
+advice is given here, both where Spark refuses the query, and where its own watermark is behind the exact one: in the
+progress of a query, and in its checkpoint, which has both watermarks of each micro-batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATEST_US: Final = 64_060_588_800_000_000
 
 
 def on_second_watermark(progress: Mapping[str, Any] | None, error: str | None) -> Advice | None:
-    """Advice on a query that has a second watermark, by its last progress or what it failed with; None without one."""
+    """Return advice on a query with a second watermark, by its last progress or its error; None without one."""
     if error is not None and _REFUSED in error:
         return Advice("query", f"{_FIX}, whatever Spark's error advises: with false the last windows never close.")
     if progress is None:
@@ -41,10 +41,10 @@ def on_second_watermark(progress: Mapping[str, Any] | None, error: str | None) -
 
 
 def on_behind(spark_us: int, announced: Sequence[int | None]) -> Advice | None:
-    """Advice if Spark's watermark of a micro-batch is behind what each source had announced before it; else None.
+    """Return advice if Spark's watermark of a micro-batch is behind those that all sources had announced; else None.
 
-    A source of which that is None does not set Spark's watermark, or has announced none: then that one's own may be
-    behind.
+    `announced` has None for a source that does not set Spark's watermark, or has not announced one: then nothing is
+    known.
     """
     known = [us for us in announced if us is not None]
     if not known or len(known) < len(announced):
@@ -61,7 +61,7 @@ def on_behind(spark_us: int, announced: Sequence[int | None]) -> Advice | None:
 
 
 def _announced(source: Mapping[str, Any]) -> int | None:
-    """What a source of a progress had announced before that micro-batch, if it sets Spark's watermark."""
+    """Return what a source of a progress had announced before the micro-batch, if it sets Spark's watermark."""
     start, latest = parsed(source.get("startOffset")), parsed(source.get("latestOffset"))
     if not (isinstance(latest, Mapping) and latest.get("watermarkRows") and isinstance(start, Mapping)):
         return None

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.micro_batch import OffsetLog
+from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.spark.late_log import LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.places import place_of
