@@ -72,9 +72,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def command_line() -> str:
     """A page of the commands of `streaming-source`, as they describe themselves."""
-    parts = [
-        "# Command line\n\nIt needs the extra `cli`: `pip install 'spark-watermark-alignment[cli]'`, and no PySpark.\n"
-    ]
+    extra = "It needs the extra `cli`: `pip install 'spark-watermark-alignment[cli]'`"
+    parts = [f"# Command line\n\n{extra}. `demo` and `advise` need PySpark too.\n"]
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
         arguments = [each for each in command.params if each.param_type_name == "argument"]

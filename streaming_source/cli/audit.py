@@ -93,9 +93,15 @@ def _bounded(fix: Fix, rows: int, wanted: bool | None) -> Fix:
     if not (rows <= _SCANNED if wanted is None else wanted):
         return fix
     # Here and not above: the audit itself needs no PySpark.
-    from streaming_source.spark.advise import advise_on
-    from streaming_source.spark.datasource import AlignedDataSource
-
+    try:
+        from streaming_source.spark.advise import advise_on
+        from streaming_source.spark.datasource import AlignedDataSource
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        extra = "spark-watermark-alignment[pyspark]"
+        typer.echo(f"the bound could not be found: that needs PySpark; pip install '{extra}'", err=True)
+        return fix
     place = {} if fix.path is None else {"path": fix.path}
     try:
         advice = advise_on(AlignedDataSource.of_format(fix.format, {**fix.options, **place}))

@@ -257,9 +257,15 @@ def advise(
     Everything is read twice, over the columns that event times are made of; Spark is not started. The last line of
     standard output is JSON, with all durations and event times in microseconds.
     """
-    # Here and not above: the other commands need no connector.
-    from streaming_source.spark.advise import advise_on
-    from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+    # Here and not above: the other commands need no connector, and no PySpark.
+    try:
+        from streaming_source.spark.advise import advise_on
+        from streaming_source.spark.datasource import FORMATS, AlignedDataSource
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        typer.echo("error: advise needs PySpark: pip install 'spark-watermark-alignment[cli,pyspark]'", err=True)
+        raise typer.Exit(2) from None
 
     with _errors_in_one_line():
         given = key_values(option)

@@ -1,8 +1,8 @@
 """A stranger's ten minutes: `make stranger` walks through the README and the first query, each command as it is pasted.
 
 From `pip install` of the wheel in a fresh environment, through the quick start and the audit of the checkpoint that
-Spark's own query left, to a first query on files, its `explain` and its report. What is printed is compared with the
-pages, and the time of each step is shown.
+Spark's own query left (also where there is no PySpark), to a first query on files, its `explain` and its report.
+What is printed is compared with the pages, and the time of each step is shown.
 """
 
 from __future__ import annotations
@@ -73,6 +73,13 @@ def walk(folder: Path) -> Walk:
     audited = walked.run("audit", command).replace(f"{root}/logs", "/data/logs")
     (on_page,) = [block.text for block in blocks(README) if block.language == "console"]
     assert audited.strip() == on_page.partition("\n")[2].strip()
+
+    walked.run("environment without PySpark", f"{sys.executable} -m venv bare")
+    walked.run("install", "bare/bin/pip install 'spark-watermark-alignment[cli]'")
+    assert "pyspark" not in walked.run("what is there", "bare/bin/pip list")
+    counted = walked.run("audit without PySpark", f"bare/bin/{command}")
+    # All but the bound of the last lines, which needs the options of a format.
+    assert counted.partition("\n\nThese lines")[0] == audited.partition("\n\nWith maxOutOfOrderness")[0]
 
     shown = walked.run("first query", "python -", code(FIRST_QUERY)).splitlines()
     assert [line for line in shown if line.startswith("[Row")] == printed(FIRST_QUERY)

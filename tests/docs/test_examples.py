@@ -6,6 +6,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,7 @@ import streaming_source
 from streaming_source.api.credentials import Credentials
 from streaming_source.cli.main import app
 from tests.docs.pages import ROOT, blocks, code, pages, printed
+from tests.iceberg.tables import append, catalog_options, create
 from tests.spark.support import eventually
 
 RUN_BY_TESTS = {
@@ -36,8 +38,10 @@ RUN_BY_TESTS = {
     "docs/kafka.md",
     "docs/monitoring.md",
     "docs/performance.md",
+    "docs/semantics.md",
     "docs/state-size.md",
     "docs/simulate.md",
+    "docs/tables.md",
     "docs/write-a-connector.md",
 }
 
@@ -58,6 +62,16 @@ def test_every_page_with_code_is_run_by_a_test() -> None:
         str(page.relative_to(ROOT)) for page in pages() if any(block.language == "python" for block in blocks(page))
     }
     assert with_code == RUN_BY_TESTS, "run the code of a new page in tests/docs, and add the page here"
+
+
+def test_code_is_fenced_so_that_it_is_run() -> None:
+    unfenced = re.compile(r"^    (?:from \w+(?:\.\w+)* import |\w+ = |\w+(?:\.\w+)*\()")
+    found = []
+    for page in pages():
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        found += [f"{page.name}: {line}" for line in prose.splitlines() if unfenced.match(line)]
+    # Each is a line of its own that stands for what is around it.
+    assert [line.split(":")[0] for line in found] == ["cluster.md", "semantics.md"], found
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -142,6 +156,44 @@ def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp
     exec(compile(text, "files.md", "exec"), scope)
     assert scope["readings"].isStreaming
     assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value"]
+
+
+@pytest.mark.spark
+def test_the_page_on_semantics_routes_late_records_and_reads_a_day(spark: SparkSession, tmp_path: Path) -> None:
+    day_us = 86_400_000_000
+    first_us = 1_706_659_200_000_000  # 2024-01-31
+    for name, times in {"31": [first_us, first_us + 1, first_us + day_us - 1], "30": [first_us - 1]}.items():
+        (tmp_path / "readings" / f"day=2024-01-{name}").mkdir(parents=True)
+        table = pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC"))})
+        pq.write_table(table, tmp_path / "readings" / f"day=2024-01-{name}" / "1.parquet")
+    scope: dict[str, Any] = {"__name__": "semantics", "spark": spark}
+    text = code(ROOT / "docs" / "semantics.md")
+    text = text.replace("/data/", f"{tmp_path}/").replace("/checkpoints/", f"{tmp_path}/checkpoints/")
+    try:
+        exec(compile(text, "semantics.md", "exec"), scope)
+        scope["routed"].processAllAvailable()
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    # With a bound of 0 seconds no record is late that is not behind one of its own directory.
+    assert spark.read.schema("ts timestamp").parquet(f"{tmp_path}/late").count() == 0
+    assert scope["one_day"].count() == 3
+
+
+@pytest.mark.spark
+def test_the_page_on_tables_reads_tables(spark: SparkSession, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tests" / "delta" / "by_spark" / "clustered", tmp_path / "clicks")
+    append(create(tmp_path / "iceberg"), [0, 1_000_000])
+    properties = catalog_options(tmp_path / "iceberg")
+    text = code(ROOT / "docs" / "tables.md").replace("/data/", f"{tmp_path}/")
+    text = text.replace('"rest"', '"sql"').replace("https://catalog.example", properties["uri"])
+    text = text.replace("db.clicks", "db.t")
+    scope: dict[str, Any] = {"__name__": "tables", "spark": spark}
+    delta, iceberg = text.split("\n\n\n")
+    for part, columns in ((delta, ["ts", "n"]), (iceberg, None)):
+        exec(compile(part, "tables.md", "exec"), scope)
+        assert scope["rows"].isStreaming
+        assert columns is None or scope["rows"].columns == columns
 
 
 @pytest.mark.spark

@@ -230,6 +230,14 @@ def test_without_pyspark_an_import_names_what_to_install_and_the_rest_works() ->
     assert fix.endswith("elsewhere install spark-watermark-alignment[pyspark]")
 
 
+def test_without_pyspark_the_command_that_needs_it_names_the_extra(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from streaming_source.cli import main; main()"
+    command = [sys.executable, "-c", program, "advise", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: advise needs PySpark: pip install 'spark-watermark-alignment[cli,pyspark]'\n"
+
+
 def test_on_a_pyspark_without_read_limits_the_import_names_the_version_that_is_needed() -> None:
     # As in 4.0 and 4.1, which have no such module.
     without = "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None"

@@ -7,50 +7,102 @@ from pathlib import Path
 
 import pytest
 
-from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.offsets import OffsetCodec
-from tests.spark.released_offsets import RELEASED, begin, rows_of, write_input
+from tests.spark.released_offsets import (
+    CASES,
+    KAFKA,
+    RELEASED,
+    begin,
+    generated,
+    put_beside,
+    rows_of,
+    state_source,
+    write_input,
+)
 
 KEPT = sorted(RELEASED.glob("*/*.json"))
+QUERIES = [path for path in KEPT if path.stem in CASES]
+STATES = [path for path in KEPT if path.stem not in CASES]
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def name_of(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+@pytest.mark.parametrize("path", QUERIES, ids=name_of)
 def test_a_query_goes_on_from_the_offsets_of_a_release(path: Path, tmp_path: Path) -> None:
     kept = json.loads(path.read_text(encoding="utf-8"))
-    if path.stem.startswith("kafka"):
-        codec = OffsetCodec(KafkaSource.of("nowhere:1", "orders"))
-        for offset, positions in kept["offsets"]:
-            state = codec.decode(offset)
-            assert {split.split_id: split.position for split in state.splits} == positions
-            assert codec.decode(codec.encode(state)).checkpoint == state.checkpoint
-        return
-    write_input(tmp_path)
-    with begin(path.stem, tmp_path) as reading:
+    folder = tmp_path / "in"
+    write_input(folder)
+    put_beside(folder, kept.get("beside", {}))
+    with begin(path.stem, folder) as reading:
         # A path is part of the digest, and that of the first machine is not here.
         here = {"id": reading.offset["id"]}
         end = {**kept["end"], **here}
         assert rows_of(reading.between({**kept["start"], **here}, end)) == kept["last"]
         reading.offset = end
-        rows = [*kept["before"], *kept["last"]]
+        rest: list[list[object]] = []
         while (table := reading.next()) is not None:
-            rows += rows_of(table)
+            rest += rows_of(table)
+    rows = [*kept["before"], *kept["last"], *rest]
+    if "rest" in kept:
+        assert sorted(rest) == kept["rest"]
+        assert len({tuple(row) for row in rows}) == len(rows)
+        assert len(rows) == (20 if path.stem in ("delta", "files-late-routed") else 60)
+        return
     per_split = 30 if path.stem == "files-directory" else 10 if path.stem.startswith("files") else 20
     assert sorted(rows) == [[split, n] for split in sorted({row[0] for row in rows}) for n in range(per_split)]
     assert len(rows) == (40 if path.stem == "datagen-plain" else 60)
 
 
+@pytest.mark.parametrize("path", STATES, ids=name_of)
+def test_the_offsets_of_a_release_have_the_positions_and_all_that_is_remembered(path: Path, tmp_path: Path) -> None:
+    kept = json.loads(path.read_text(encoding="utf-8"))["offsets"]
+    codec = OffsetCodec(state_source(path.stem, tmp_path / "in"))
+    assert len(kept) > 1
+    for offset, positions in kept:
+        here = {**offset, "id": codec.source_id}
+        state = codec.decode(here)
+        assert {split.split_id: split.position for split in state.splits} == positions
+        again = codec.encode(state)
+        assert {name: value for name, value in here.items() if name not in ("why", "fixed")} == again
+
+
+def test_a_generator_of_a_users_own_goes_on_from_the_offsets_of_a_release(tmp_path: Path) -> None:
+    kept = json.loads((RELEASED / "0.1.0" / "files-generator.json").read_text(encoding="utf-8"))["offsets"]
+    folder = tmp_path / "in"
+    write_input(folder)
+    harness = generated(folder)
+    codec = OffsetCodec(harness.source)
+    offset, positions = kept[-1]
+    assert offset["generators"]
+    harness.state = codec.decode({**offset, "id": codec.source_id})
+    harness.restart()
+    harness.run()
+    read = {split: [position for position, _ in records] for split, records in harness.records().items()}
+    assert read == {split: [*range(begun, 30)] for split, begun in positions.items()}
+    harness.close()
+
+
+def test_offsets_are_kept_of_each_source_and_each_way_to_plan() -> None:
+    for folder in RELEASED.iterdir():
+        assert {path.stem for path in folder.glob("*.json")} >= {*CASES, "files-generator", "iceberg", "kafka", *KAFKA}
+
+
 @pytest.mark.parametrize("what", ["v", "splits_v", "enumerator"])
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+@pytest.mark.parametrize("path", KEPT, ids=name_of)
 def test_an_offset_of_a_newer_release_is_refused_with_the_fix(path: Path, what: str, tmp_path: Path) -> None:
     kept = json.loads(path.read_text(encoding="utf-8"))
-    if path.stem.startswith("kafka"):
-        codec, offset = OffsetCodec(KafkaSource.of("nowhere:1", "orders")), kept["offsets"][-1][0]
+    if path in STATES:
+        codec = OffsetCodec(state_source(path.stem, tmp_path / "in"))
+        offset = kept["offsets"][-1][0]
     else:
-        write_input(tmp_path)
-        with begin(path.stem, tmp_path) as reading:
+        write_input(tmp_path / "in")
+        with begin(path.stem, tmp_path / "in") as reading:
             codec = OffsetCodec(reading.reader.source)
-        offset = {**kept["end"], "id": codec.source_id}
+        offset = kept["end"]
+    offset = {**offset, "id": codec.source_id}
     newer = {"v": 2, "splits_v": 2, "enumerator": [2, offset["enumerator"][1]]}[what]
     with pytest.raises(OffsetError, match=r"version 2, this (library|code) reads up to 1.*upgrade"):
         codec.decode({**offset, what: newer})
