@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-__all__ = ["licence_of", "needed"]
+__all__ = ["licence_of", "needed", "refused"]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DISTRIBUTION: Final = "spark-watermark-alignment"
