@@ -158,6 +158,7 @@ def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp
     assert scope["same"].columns == scope["readings"].columns == ["ts", "sensor", "value"]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_page_on_semantics_routes_late_records_and_reads_a_day(spark: SparkSession, tmp_path: Path) -> None:
     day_us = 86_400_000_000
