@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.spark_home import make_spark_home, use_spark_home
+
 __all__ = ["KAFKA", "java_options"]
 
 _SPARK = Path(sys.prefix) / "spark.jsa"
@@ -28,6 +30,9 @@ def java_options() -> str:
 
 def main() -> None:
     """Let a driver run a windowed query, and a broker take some records, and keep the classes that they loaded."""
+    # An archive is for the class path of one home.
+    make_spark_home()
+    use_spark_home()
     for archive, run in ((_SPARK, _run_spark), (KAFKA, _run_kafka)):
         archive.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory() as folder:

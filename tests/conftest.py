@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from tests.class_archives import java_options
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
+from tests.spark_home import use_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +33,7 @@ for _profile, _examples in {"quick": 30, "ci": 40, "soak": 1_000}.items():
 settings.load_profile("quick")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
+use_spark_home()
 # As where it is installed: Spark's workers find the formats also in a checkout that is on their path.
 _FORMATS = Path(__file__).parents[1] / "streaming_source" / "spark" / "formats"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_FORMATS), *filter(None, [os.environ.get("PYTHONPATH")])])
