@@ -61,7 +61,7 @@ def all_rows(split_by: str, files: int = 6) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("killed", "layout"),
     [
-        pytest.param(killed, layout, marks=[pytest.mark.soak] if (i + k) % 3 else [])
+        pytest.param(killed, layout, marks=[pytest.mark.soak] if (i + k) % 5 else [])
         for i, killed in enumerate(STEPS)
         for k, layout in enumerate(LAYOUTS)
     ],
