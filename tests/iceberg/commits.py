@@ -81,6 +81,7 @@ def commit_deletes(
     limits: tuple[bytes | None, bytes | None] = (None, None),
     content: DataFileContent = DataFileContent.POSITION_DELETES,
     file_format: FileFormat = FileFormat.PARQUET,
+    operation: Operation = Operation.DELETE,
 ) -> int:
     """Commit a delete file that is there; return the snapshot's id."""
     table.refresh()
@@ -103,7 +104,7 @@ def commit_deletes(
         return [*existing, made.to_manifest_file()]
 
     producer._manifests = manifests
-    return _commit(table, transaction, producer, Operation.DELETE)
+    return _commit(table, transaction, producer, operation)
 
 
 def add_data_file(
@@ -116,6 +117,7 @@ def add_data_file(
     file_format: FileFormat = FileFormat.PARQUET,
     partition: Record | None = None,
     snapshot_id: int | None = None,
+    key_metadata: bytes | None = None,
 ) -> int:
     """Commit a data file that is there, with these bounds and no others; return the snapshot's id."""
     table.refresh()
@@ -126,8 +128,9 @@ def add_data_file(
     size, spec_id = len(table.io.new_input(location)), table.spec().spec_id
     content = DataFileContent.DATA
     found = partition or Record()
+    low, high = dict(low or {}), dict(high or {})
     producer.append_data_file(
-        _data_file(location, found, spec_id, count, size, file_format, content, dict(low or {}), dict(high or {}))
+        _data_file(location, found, spec_id, count, size, file_format, content, low, high, key_metadata)
     )
     producer.commit()
     transaction.commit_transaction()
@@ -188,6 +191,7 @@ def _data_file(
     content: DataFileContent,
     low: dict[int, bytes],
     high: dict[int, bytes],
+    key_metadata: bytes | None = None,
 ) -> DataFile:
     file = DataFile.from_args(
         content=content,
@@ -202,7 +206,7 @@ def _data_file(
         nan_value_counts={},
         lower_bounds=low,
         upper_bounds=high,
-        key_metadata=None,
+        key_metadata=key_metadata,
         split_offsets=None,
         equality_ids=[1] if content == DataFileContent.EQUALITY_DELETES else None,
         sort_order_id=None,

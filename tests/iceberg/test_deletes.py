@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.table.snapshots import Operation
 
 from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
 from tests.iceberg.commits import commit_deletes, compact, delete_rows, files_of_table
@@ -79,6 +80,36 @@ def test_deletion_vectors_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedOperationError, match=rf"snapshot {gone}, has deletion vectors .*dv.puffin"):
         harness(tmp_path).run()
+
+
+@pytest.mark.parametrize("file_format", [FileFormat.AVRO, FileFormat.ORC])
+def test_position_deletes_in_other_formats_are_refused(tmp_path: Path, file_format: FileFormat) -> None:
+    table = create(tmp_path)
+    append(table, [1 * SECOND, 2 * SECOND])
+    location = f"{table.location()}/data/deletes"
+    with table.io.new_output(location).create() as stream:
+        stream.write(b"0")
+    gone = commit_deletes(table, location, files_of_table(table)[0].partition, 0, 1, file_format=file_format)
+
+    with pytest.raises(
+        UnsupportedOperationError, match=rf"snapshot {gone}, has position deletes in {file_format.value}"
+    ):
+        harness(tmp_path).run()
+
+
+def test_an_append_that_deletes_as_well_is_refused(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    append(table, [1 * SECOND, 2 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    location = f"{table.location()}/data/deletes.parquet"
+    with table.io.new_output(location).create() as stream:
+        stream.write(b"0")
+    partition = files_of_table(table)[0].partition
+    gone = commit_deletes(table, location, partition, 0, 1, operation=Operation.APPEND)
+
+    with pytest.raises(UnsupportedOperationError, match=rf"snapshot {gone} \(append\), adds delete files as well: "):
+        later(done)
 
 
 def test_a_delete_file_that_is_gone_is_named(tmp_path: Path) -> None:

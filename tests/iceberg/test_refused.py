@@ -19,8 +19,9 @@ from pyiceberg.types import FixedType, IcebergType, NestedField, TimestamptzType
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import CatalogProperties, properties_of
 from streaming_source.exceptions import OptionError, StoreUnavailableError, UnsupportedOperationError
+from streaming_source.testing import SourceHarness
 from tests.iceberg.commits import add_data_file, edit_metadata
-from tests.iceberg.tables import SECOND, append, catalog_in, create, harness, properties_in, rows, times
+from tests.iceberg.tables import SECOND, append, catalog_in, create, harness, later, properties_in, rows, times
 
 
 def source(folder: Path, **options: Any) -> IcebergSource:
@@ -85,6 +86,25 @@ def test_files_of_other_formats_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedOperationError, match=rf"snapshot {number}, has a file in ORC: only Parquet is read"):
         harness(tmp_path).run()
+
+
+def test_avro_and_encrypted_files_are_refused(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    append(table, [1 * SECOND])
+    location = next((tmp_path / "warehouse/db/t/data").glob("*.parquet"))
+    done, fresh = harness(tmp_path), harness(tmp_path)
+    done.run()
+    number = add_data_file(table, f"file://{location}", 1, key_metadata=b"key")
+
+    for one in (later, SourceHarness.run):
+        with pytest.raises(UnsupportedOperationError, match=rf"snapshot {number}, has a file that is encrypted, which"):
+            one(done if one is later else fresh)
+    other = create(tmp_path / "avro")
+    number = add_data_file(other, f"file://{location}", 1, file_format=FileFormat.AVRO)
+    with pytest.raises(
+        UnsupportedOperationError, match=rf"snapshot {number}, has a file in AVRO: only Parquet is read"
+    ):
+        harness(tmp_path / "avro").run()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Commit", "checkpoint_version", "log_path", "read_commit"]
+__all__ = ["Commit", "checkpoint_version", "latest_protocol", "log_path", "read_commit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +85,20 @@ def checkpoint_version(filesystem: fs.FileSystem, root: str) -> int:
             return int(json.loads(bytes(stream.read()))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return -1
+
+
+def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[str, Any]] | None:
+    """Return the newest `protocol` action among the commits that the log has as JSON, and its version; None without.
+
+    For a table that `deltalake` does not open; commits that cannot be read are passed over. O(commits).
+    """
+    entries = filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True))
+    versions = (entry.base_name.removesuffix(".json") for entry in entries if entry.base_name.endswith(".json"))
+    for version in sorted((int(name) for name in versions if name.isdigit()), reverse=True):
+        try:
+            commit = read_commit(filesystem, root, version)
+        except MalformedDataError:
+            continue
+        if commit is not None and commit.protocol is not None:
+            return version, commit.protocol
+    return None

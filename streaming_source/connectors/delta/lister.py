@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import posixpath
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,15 +14,15 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 from pyarrow import fs
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import DeltaColumns, check_change
 from streaming_source.connectors.delta.commits import Commit, checkpoint_version, read_commit
+from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
-from streaming_source.connectors.tables.lister import FILES, Beginning, Commits
+from streaming_source.connectors.tables.lister import LISTED, Beginning, Commits, TableFile
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
@@ -86,8 +85,7 @@ class DeltaLister:
         self._columns_of = table.version()
         self._newest: deltalake.DeltaTable | None = table
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
-        self._deleted: dict[int, dict[str, DeletedRows]] = {}
-        self._deleting = threading.Lock()
+        self._deleted = DeletionVectors(title, open_table)
         self._new_columns = NewColumns(rules.schema_evolution)
         # Whether the log was looked at for what follows the last version that was read.
         self._is_followed = False
@@ -108,11 +106,11 @@ class DeltaLister:
         del newest
         actions = pa.table(table.get_add_actions(flatten=False))
         table_columns = self._columns
-        low, high = self._statistics.bounds_in_snapshot(actions)
+        low, high, complete = self._statistics.bounds_in_snapshot(actions)
         partitions: list[Mapping[str, str | None]] | None = None
         if table_columns.partition_columns:
             partitions = _texts_of_partitions(actions["partition"], table_columns)
-        deleted = self._load_deleted(version, table)
+        deleted = self._deleted.load(version, table)
         paths = actions["path"].cast(pa.string())
         self._check_deleted(deleted, paths, version)
         if partitions is None and not deleted:
@@ -125,8 +123,8 @@ class DeltaLister:
                 pa.string(),
             )
         versions = pa.array(np.full(len(paths), version, np.int64))
-        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail]
-        return pa.Table.from_arrays([as_array(column) for column in columns], schema=FILES)
+        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, complete]
+        return pa.Table.from_arrays([as_array(column) for column in columns], schema=LISTED)
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
@@ -217,7 +215,7 @@ class DeltaLister:
         self._new_columns.report(f"{self._title}, version {version},", new)
 
     def _as_files(self, adds: list[Mapping[str, Any]], version: int) -> pa.Table:
-        low, high = self._statistics.bounds_in_log(adds)
+        low, high, complete = self._statistics.bounds_in_log(adds)
         columns = [
             pa.array([add["path"] for add in adds], pa.string()),
             pa.array(np.full(len(adds), version, np.int64)),
@@ -225,8 +223,9 @@ class DeltaLister:
             low,
             high,
             pa.array([_detail(add.get("partitionValues") or {}, has_deleted=False) for add in adds], pa.string()),
+            complete,
         ]
-        return pa.Table.from_arrays(columns, schema=FILES)
+        return pa.Table.from_arrays(columns, schema=LISTED)
 
     def _expiring(self, commit: Commit) -> dict[str, int]:
         """Files that a version removed, until when they stay."""
@@ -239,12 +238,12 @@ class DeltaLister:
 
     # ---- a file ------------------------------------------------------------------------------------------------------
 
-    def data_file(self, file: Any) -> DataFile:
+    def data_file(self, file: TableFile) -> DataFile:
         detail = json.loads(file.detail) if file.detail else {}
         path, name = unquote(file.path), file.path
         place = path if "://" in path else posixpath.join(self._root, path)
         given = self._columns.given(detail.get("p") or {}, name)
-        deleted = self._deleted_of(file.version).get(path) if detail.get("dv") else None
+        deleted = self._deleted.of(file.version, path) if detail.get("dv") else None
         if detail.get("dv") and deleted is None:
             raise DataLossError(
                 f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more; "
@@ -252,11 +251,8 @@ class DeltaLister:
             )
         return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
 
-    def _deleted_of(self, version: int) -> dict[str, DeletedRows]:
-        with self._deleting:
-            if version not in self._deleted:
-                self._load_deleted(version, self._open_table(version))
-            return self._deleted[version]
+    def release(self, file: TableFile) -> None:
+        self._deleted.release(file.version, unquote(file.path))
 
     def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: pa.ChunkedArray, version: int) -> None:
         """Refuse to read deleted rows because a path is written in two ways."""
@@ -265,26 +261,6 @@ class DeltaLister:
                 f"{self._title}, version {version}: rows of {min(others)} are deleted, and the table has no file of "
                 "that path. Read it with spark.readStream.format('delta'), or purge it (REORG TABLE ... APPLY (PURGE))"
             )
-
-    def _load_deleted(self, version: int, table: deltalake.DeltaTable) -> dict[str, DeletedRows]:
-        """Return the deleted rows of files, by their paths in the table."""
-        found: dict[str, DeletedRows] = {}
-        base = unquote(table.table_uri).rstrip("/") + "/"
-        if "deletionVectors" not in (table.protocol().reader_features or ()):
-            self._deleted[version] = found
-            return found
-        try:
-            for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-                for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
-                    deleted = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-                    found[unquote(path).removeprefix(base)] = DeletedRows.of_rows(deleted)
-        except DeltaError as error:
-            raise UnsupportedOperationError(
-                f"{self._title}, version {version}: its deletion vectors cannot be read ({error}). Read it with "
-                "spark.readStream.format('delta'), or purge them (REORG TABLE ... APPLY (PURGE))"
-            ) from None
-        self._deleted[version] = found
-        return found
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
+from streaming_source.connectors.delta.commits import latest_protocol
 from streaming_source.connectors.delta.lister import DeltaLister, DeltaRules
-from streaming_source.connectors.delta.protocol import check_features
+from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
 from streaming_source.connectors.tables.lister import Beginning
 from streaming_source.connectors.tables.source import TableSource, table_options
@@ -195,6 +196,9 @@ class DeltaSource(TableSource):
                 f"path: there is no Delta table in {without_secrets(self.path)}; correct it"
             ) from None
         except DeltaError as error:
+            # It names no feature of a table that it does not understand, or one alone.
+            if (found := latest_protocol(filesystem, root)) is not None:
+                check_protocol(self.title, *found)
             # Behind the first line comes a trace of where deltalake has it from.
             why = without_secrets(str(error)).strip().splitlines()[0].rstrip(".")
             if version is None:

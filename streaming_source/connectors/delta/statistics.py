@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,11 @@ _TRUNCATED_US: Final = 999
 """By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
 
 
+Bounds: TypeAlias = tuple[pa.Array, pa.Array, pa.Array]
+
+
 class FileStatistics:
-    """Finds the columns `low_us` and `high_us` of files, both null where bounds are not known; see `FILES`.
+    """Finds the columns `low_us`, `high_us` and `complete` of files; see `LISTED`. Bounds that are not known are null.
 
     `bounds` is None where statistics say nothing of event times.
     """
@@ -29,32 +32,32 @@ class FileStatistics:
         self._columns = columns
         self._bounds = bounds
 
-    def bounds_in_snapshot(self, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
+    def bounds_in_snapshot(self, actions: pa.Table) -> Bounds:
         """Of the files of a version, as `DeltaTable.get_add_actions` has them, nested."""
-        count, bounds = actions.num_rows, self._bounds
-        unknown = pa.nulls(count, pa.int64())
+        bounds, unknown = self._bounds, _unknown(actions.num_rows)
         if bounds is None:
-            return unknown, unknown
+            return unknown
         if bounds.path[0] in self._columns.partition_columns:
             values = _inside(actions, "partition", list(bounds.path))
-            return self._converted(values, values, pc.is_null(values), 0) if values is not None else (unknown, unknown)
+            return self._of_partition(values) if values is not None else unknown
         path = self._columns.physical(bounds.path)
         low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
         if low is None or high is None:
-            return unknown, unknown
+            return unknown
         rows = as_array(actions["num_records"])
         is_empty = pc.equal(rows, 0) if nulls is None else pc.or_kleene(pc.equal(rows, 0), pc.equal(rows, nulls))
-        return self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US)
+        complete = pa.repeat(pa.scalar(False), len(rows)) if nulls is None else pc.fill_null(pc.equal(nulls, 0), False)
+        return (*self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US), as_array(complete))
 
-    def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array]:
+    def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> Bounds:
         """Of the files that a commit adds, as its JSON has them."""
-        bounds, unknown = self._bounds, pa.nulls(len(adds), pa.int64())
+        bounds = self._bounds
         if bounds is None or not adds:
-            return unknown, unknown
+            return _unknown(len(adds))
         if bounds.path[0] in self._columns.partition_columns:
             given = [self._columns.given(add.get("partitionValues") or {}, add["path"]) for add in adds]
             values = pa.array([of[bounds.path[0]].as_py() for of in given], bounds.data_type)
-            return self._converted(values, values, pc.is_null(values), 0)
+            return self._of_partition(values)
         path, stats = self._columns.physical(bounds.path), [json.loads(add.get("stats") or "{}") for add in adds]
         low, high = (
             _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
@@ -62,7 +65,11 @@ class FileStatistics:
         )
         rows, nulls = ([of.get("numRecords") for of in stats], [_at(of.get("nullCount"), path) for of in stats])
         empty = [count is not None and (count == 0 or count == null) for count, null in zip(rows, nulls, strict=True)]
-        return self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US)
+        complete = pa.array([null == 0 for null in nulls], pa.bool_())
+        return (*self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US), complete)
+
+    def _of_partition(self, values: pa.Array) -> Bounds:
+        return (*self._converted(values, values, pc.is_null(values), 0), pc.is_valid(values))
 
     def _converted(
         self, low: pa.Array, high: pa.Array, empty: pa.Array, truncated_us: int
@@ -75,6 +82,11 @@ class FileStatistics:
         low_us = np.where(is_empty, NO_TIMES[0], low_us)
         high_us = np.where(is_empty, NO_TIMES[1], high_us + truncated_us)
         return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
+
+
+def _unknown(count: int) -> Bounds:
+    nothing = pa.nulls(count, pa.int64())
+    return nothing, nothing, pa.repeat(pa.scalar(False), count)
 
 
 def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:

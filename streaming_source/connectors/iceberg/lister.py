@@ -23,7 +23,7 @@ from streaming_source.connectors.iceberg.columns import IcebergColumns, check_ch
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
-from streaming_source.connectors.tables.lister import FILES, Beginning, Commits, TableFile
+from streaming_source.connectors.tables.lister import LISTED, Beginning, Commits, TableFile
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
@@ -241,6 +241,10 @@ class IcebergLister:
         origin = f"{self._title}, snapshot {file.version}"
         return DataFile(file.path, given, deleted, self._columns.stored, origin)
 
+    def release(self, file: TableFile) -> None:
+        with self._deleting:
+            self._deleted.pop((file.path, file.version), None)
+
     def _deleted_rows(self, file: TableFile, sequence: int, key: str) -> DeletedRows | None:
         name = (file.path, file.version)
         with self._deleting:
@@ -270,4 +274,4 @@ class IcebergLister:
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:
     found = list(tables)
-    return pa.concat_tables(found).combine_chunks() if found else FILES.empty_table()
+    return pa.concat_tables(found).combine_chunks() if found else LISTED.empty_table()

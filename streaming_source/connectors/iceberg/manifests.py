@@ -19,7 +19,7 @@ from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
 from streaming_source.connectors.iceberg.entries import Entry, EntryFile
-from streaming_source.connectors.tables.lister import FILES
+from streaming_source.connectors.tables.lister import LISTED
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -28,7 +28,7 @@ __all__ = ["FilesOfManifests", "given_of"]
 
 @dataclass(frozen=True, slots=True)
 class FilesOfManifests:
-    """Makes `FILES` of entries of manifests.
+    """Makes `LISTED` of entries of manifests.
 
     `time_id` is the id of the event-time column, `bounds` makes event times of its bounds: both are None where these
     tell nothing of them.
@@ -46,7 +46,8 @@ class FilesOfManifests:
         `spec_id` is the manifest's: how its files are partitioned.
         """
         paths, sizes, details = list[str](), list[int](), list[str]()
-        low, high, empty = list[bytes | None](), list[bytes | None](), list[bool]()
+        low, high = list[bytes | None](), list[bytes | None]()
+        empty, complete = list[bool](), list[bool]()
         time_id = self.time_id
         identities = self._identities(spec_id)
         for entry in entries:
@@ -63,8 +64,10 @@ class FilesOfManifests:
             if time_id is not None:
                 low.append((file.lower_bounds or {}).get(time_id))
                 high.append((file.upper_bounds or {}).get(time_id))
-                is_empty = low[-1] is None and (file.null_value_counts or {}).get(time_id) == file.record_count
+                nulls = (file.null_value_counts or {}).get(time_id)
+                is_empty = low[-1] is None and nulls == file.record_count
                 empty.append(file.record_count == 0 or is_empty)
+                complete.append(nulls == 0)
         count = len(paths)
         if self.bounds is None or time_id is None or pa.types.is_decimal(self.bounds.data_type):
             low_us = high_us = pa.nulls(count, pa.int64())
@@ -79,8 +82,9 @@ class FilesOfManifests:
             low_us,
             high_us,
             pa.array(details, pa.string()),
+            pa.array(complete or [False] * count, pa.bool_()),
         ]
-        return pa.Table.from_arrays(columns, schema=FILES)
+        return pa.Table.from_arrays(columns, schema=LISTED)
 
     def _check(self, file: EntryFile, version: int) -> None:
         what = None

@@ -155,7 +155,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:
             begun = steps[0].begun if steps else None
-            groups.append(_Group(self._with_bounds(lister.snapshot(after)), after, begun))
+            groups.append(_Group(self._wanted(lister.snapshot(after)), after, begun))
         for step in steps:
             if step.upto != after and (commits := lister.commits(after, step.upto)) is not None:
                 groups.append(self._group(commits, step.begun))
@@ -169,7 +169,18 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         return _Listed(Progress(progress.after, progress.in_snapshot), in_work, groups, expiring)
 
     def _group(self, commits: Commits, begun: Key | None = None) -> _Group:
-        return _Group(self._with_bounds(commits.files), commits.upto, begun, commits.count)
+        return _Group(self._wanted(commits.files), commits.upto, begun, commits.count)
+
+    def _wanted(self, listed: pa.Table) -> pa.Table:
+        """Leave out files that are wholly before the event times that the query wants; look into those without bounds.
+
+        What is behind these times is begun, and not read: it moves the watermark over their end.
+        """
+        files, wanted = listed.drop_columns(["complete"]), self._context.event_time_range
+        if wanted.from_us is not None:
+            is_before = pc.and_(pc.less(files["high_us"], wanted.from_us), listed["complete"])
+            files = files.filter(pc.invert(pc.fill_null(is_before, False)))
+        return self._with_bounds(files)
 
     def _with_bounds(self, files: pa.Table) -> pa.Table:
         """Look into those files of which the table has no bounds."""
@@ -274,7 +285,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     def finish_split(self, split_id: str) -> None:
         super().finish_split(split_id)
-        del self._files[split_id]
+        self._lister.release(self._files.pop(split_id))
 
     def snapshot_state(self, checkpoint_id: int) -> TableCheckpoint:
         self._finished_logs.clear()

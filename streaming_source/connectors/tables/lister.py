@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from streaming_source.data_files.file import DataFile
 
-__all__ = ["FILES", "Beginning", "Commits", "TableFile", "TableLister", "files_of"]
+__all__ = ["FILES", "LISTED", "Beginning", "Commits", "TableFile", "TableLister", "files_of"]
 
 FILES: Final = pa.schema(
     [
@@ -26,7 +26,10 @@ FILES: Final = pa.schema(
         pa.field("detail", pa.string(), nullable=False),
     ]
 )
-"""The files of a lister, in any order, as columns: a table has a million of them. See `TableFile`."""
+"""Files as columns: a table has a million of them. See `TableFile`."""
+
+LISTED: Final = FILES.append(pa.field("complete", pa.bool_(), nullable=False))
+"""The files of a lister, in any order; `complete` where its metadata show that each record has an event time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Commits:
     upto
         The last version that is covered.
     files
-        Those that the commits added as data, as `FILES`. Compaction adds none.
+        Those that the commits added as data, as `LISTED`. Compaction adds none.
     count
         How many versions these are.
     expiring_ms
@@ -111,7 +114,7 @@ class TableLister(Protocol):
         """Return where a fresh stream begins, by the user's options; for a batch read, the version that it reads."""
 
     def snapshot(self, version: int) -> pa.Table:
-        """Return all files of a version, as `FILES`, with its own version in each.
+        """Return all files of a version, as `LISTED`, with its own version in each.
 
         A `DataLossError` if the version is there no more.
         """
@@ -137,3 +140,6 @@ class TableLister(Protocol):
 
         May do I/O for a file that has deleted rows, and keeps what it found.
         """
+
+    def release(self, file: TableFile) -> None:
+        """Forget what `data_file` keeps of a file, which was read to its end; any thread, in no time."""
