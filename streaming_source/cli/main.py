@@ -239,7 +239,7 @@ def demo(
 
 @app.command()
 def advise(
-    source: Annotated[str, typer.Argument(metavar="PATH|TOPIC", help="Files, a table or a topic.")],
+    source: Annotated[str, typer.Argument(metavar="PATH|TABLE|TOPIC", help="Files, a table or a topic.")],
     option: Annotated[
         list[str], typer.Option("--option", "-o", metavar="KEY=VALUE", help="Of the format, as eventTimeColumn=ts.")
     ] = [],  # noqa: B006 (typer copies it)
@@ -247,8 +247,8 @@ def advise(
         str | None,
         typer.Option(
             "--format",
-            help="What is read. Without it aligned_kafka with kafka.bootstrap.servers, aligned_delta where a local "
-            "folder has a _delta_log, else aligned_files.",
+            help="What is read. Without it aligned_kafka with kafka.bootstrap.servers, aligned_iceberg with catalog.*, "
+            "aligned_delta where a local folder has a _delta_log, else aligned_files.",
         ),
     ] = None,
 ) -> None:
@@ -281,6 +281,8 @@ def advise(
 def _format_of(source: str, given: Mapping[str, str]) -> str:
     if any(name.lower() == "kafka.bootstrap.servers" for name in given):
         return "aligned_kafka"
+    if any(name.lower().startswith("catalog.") for name in given):
+        return "aligned_iceberg"
     return "aligned_delta" if Path(source, "_delta_log").is_dir() else "aligned_files"
 
 

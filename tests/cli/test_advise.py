@@ -91,3 +91,23 @@ def test_the_folder_of_a_delta_table_is_read_as_that(tmp_path: Path) -> None:
     assert numbers["rows"] == 2
     refused = CliRunner().invoke(app, ["advise", str(tmp_path), "--format", "delta"])
     assert "--format delta: must be one of aligned_datagen, aligned_delta" in refused.output
+
+
+def test_a_table_with_a_catalog_is_read_as_an_iceberg_table(tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg")
+    from tests.iceberg.commits import delete_rows, files_of_table
+    from tests.iceberg.tables import append, catalog_options, create
+
+    table = create(tmp_path)
+    for second in (7, 3):
+        append(table, [second * SECOND, (second + 20) * SECOND, (second + 5) * SECOND])
+    delete_rows(table, {files_of_table(table)[0].file_path: [2]})
+    catalog = [f"catalog.{name}={value}" for name, value in {"name": "tests", **catalog_options(tmp_path)}.items()]
+    options = [part for text in ("eventTimeColumn=ts", "timeZone=UTC", *catalog) for part in ("-o", text)]
+
+    result = CliRunner().invoke(app, ["advise", "db.t", *options])
+
+    assert result.exit_code == 0, result.output
+    numbers = json.loads(result.stdout.splitlines()[-1])
+    assert (numbers["rows"], len(numbers["splits"])) == (5, 2)
+    assert sorted(split["disorder_us"][-1] for split in numbers["splits"]) == [0, 15 * SECOND]
