@@ -371,12 +371,18 @@ def take_over_checkpoint(
     subscribe: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
     subscribe_pattern: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
     assign: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Folder of the Delta table, where the query reads one with Spark's own source.")
+    ] = None,
     source: Annotated[int, typer.Option(min=0, help="Which of the query's sources, as in its progress.")] = 0,
 ) -> None:
-    """Copy the checkpoint of a query over Spark's own Kafka source so that one over aligned_kafka goes on from it.
+    """Copy the checkpoint of a query over Spark's own source of Kafka or Delta so that one over ours goes on from it.
 
-    Nothing is read, and the old checkpoint stays as it is. The last line of standard output is JSON.
+    Nothing is read but a table's log, and the old checkpoint stays as it is. The last line of standard output is JSON.
     """
+    if table is not None:
+        _take_over_table(checkpoint, new_checkpoint, table, source, (subscribe, subscribe_pattern, assign))
+        return
     # Here and not above: the other commands need no Kafka.
     from streaming_source.cli.take_over import take_over
 
@@ -389,6 +395,25 @@ def take_over_checkpoint(
             assign=assign,
             source=source,
         )
-    again = ", which Spark's source had planned and not committed" if taken.is_read_again else ""
-    typer.echo(f"{taken.partitions} partitions; the query goes on with micro-batch {taken.next_batch}{again}")
+    goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
+    typer.echo(f"{taken.partitions} partitions; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
+
+
+def _take_over_table(
+    checkpoint: str, new_checkpoint: str, table: str, source: int, topics: tuple[str | None, ...]
+) -> None:
+    from streaming_source.cli.take_over_delta import take_over_delta
+
+    with _errors_in_one_line():
+        if any(text is not None for text in topics):
+            raise OptionError("--table is of a Delta table, and topics are of Kafka; give one of the two")
+        taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
+    goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
+    typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
+    typer.echo(json.dumps(asdict(taken)))
+
+
+def _goes_on(next_batch: int, *, is_read_again: bool) -> str:
+    again = ", which Spark's source had planned and not committed" if is_read_again else ""
+    return f"the query goes on with micro-batch {next_batch}{again}"

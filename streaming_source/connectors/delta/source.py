@@ -183,6 +183,12 @@ class DeltaSource(TableSource):
             assigner=assigner,
         )
 
+    def modification_times(self, version: int) -> dict[str, int]:
+        """Return when the files of a version were written, in milliseconds, by their paths in the log."""
+        actions = pa.table(self._open_table(version).get_add_actions())
+        columns = (actions["path"].to_pylist(), actions["modification_time"].cast(pa.int64()).to_pylist())
+        return dict(zip(*columns, strict=True))
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _open_table(self, version: int | None) -> deltalake.DeltaTable:

@@ -1,0 +1,97 @@
+"""A checkpoint copied for another source: its last offsets are ours, and all else is as Spark left it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from pyarrow import fs
+
+from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.monitoring.offset_log import OffsetLog
+
+__all__ = ["CopiedCheckpoint"]
+
+_VERSION: Final = "v1"
+_NO_OFFSET: Final = "-"
+
+Encode: TypeAlias = Callable[[int, str, int], object]
+"""Sequence number of a state, offset of Spark's own source, watermark in milliseconds -> our offset, for JSON."""
+
+
+class CopiedCheckpoint:
+    """The checkpoint of a stopped query, to be copied with our offsets in place of those of its source `source`.
+
+    Raises
+    ------
+    OptionError
+        If there is no checkpoint, or something at the new one.
+    OffsetError
+        If it is one that Spark itself could not go on from.
+    """
+
+    def __init__(self, checkpoint: str, new_checkpoint: str, source: int) -> None:
+        self._checkpoint, self._source = checkpoint, source
+        self._old, self._new = OffsetLog(checkpoint), OffsetLog(new_checkpoint)
+        batches, self._commits = self._old.batches(), self._old.committed()
+        if not batches:
+            raise OptionError(
+                f"checkpoint = {checkpoint!r}: there are no offsets; give the checkpointLocation of the query"
+            )
+        if self._new.files.get_file_info(self._new.root).type is not fs.FileType.NotFound:
+            raise OptionError(
+                f"new_checkpoint = {new_checkpoint!r}: there is something already; give a place with nothing"
+            )
+        self._last = batches[-1]
+        self._kept = [number for number in (self._last - 1, self._last) if number >= 0]
+        is_whole = {*self._kept} <= {*batches} and max(self._commits, default=-1) in (self._last, self._last - 1)
+        if not is_whole:
+            raise OffsetError(
+                f"checkpoint {checkpoint!r} is damaged: Spark itself could not go on from it; start the new query with "
+                "startingOffsets and a new checkpointLocation"
+            )
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the micro-batch with which the copy goes on."""
+        return self._last + (self._last in self._commits)
+
+    @property
+    def is_read_again(self) -> bool:
+        """Whether Spark had planned that one and not committed it."""
+        return self._last not in self._commits
+
+    def text(self, name: str) -> str:
+        """Read a file of the old one; an `OffsetError` if it is not there."""
+        text = self._old.text(name)
+        if text is None:
+            raise OffsetError(f"checkpoint {self._old.root!r} has no {name}: no source of that number is Spark's")
+        return text
+
+    def write(self, encode: Encode) -> None:
+        """Copy all of it, with the last two offsets by `encode`; what that raises leaves nothing behind."""
+        written = {number: self._offsets(sequence, number, encode) for sequence, number in enumerate(self._kept, 1)}
+        # All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody.
+        fs.copy_files(self._old.root, self._new.root, self._old.files, self._new.files)
+        self._new.files.delete_dir_contents(f"{self._new.root}/offsets")
+        for number, text in written.items():
+            with self._new.files.open_output_stream(f"{self._new.root}/offsets/{number}") as stream:
+                stream.write(text.encode())
+
+    def _offsets(self, sequence: int, number: int, encode: Encode) -> str:
+        version, metadata, *lines = self.text(f"offsets/{number}").rstrip("\n").split("\n")
+        if version != _VERSION or self._source >= len(lines):
+            raise OffsetError(
+                f"offsets/{number} of checkpoint {self._checkpoint!r} has version {version} and {len(lines)} sources, "
+                f"source {self._source} of version {_VERSION} was wanted; see `sources` in the query's progress for "
+                "the number"
+            )
+        if lines[self._source] != _NO_OFFSET:
+            watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
+            if number in self._commits:
+                done = json.loads(self.text(f"commits/{number}").partition("\n")[2])
+                watermark_ms = max(watermark_ms, done.get("nextBatchWatermarkMs", 0))
+            ours = encode(sequence, lines[self._source], watermark_ms)
+            lines[self._source] = json.dumps(ours, separators=(",", ":"))
+        return "\n".join([version, metadata, *lines])

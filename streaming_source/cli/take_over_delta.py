@@ -1,0 +1,172 @@
+"""Taking over the checkpoint of a query that read a Delta table with Spark's own source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from alignment.combine import SplitStatus
+from alignment.plan import WatermarkTable
+from alignment.timestamps import RecordTimestampAssigner
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
+from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors.tables.checkpoint import TableCheckpoint
+from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.connectors.tables.split import TableSplit
+from streaming_source.connectors.tables.waiting import Progress
+from streaming_source.coordinator import SourceState
+from streaming_source.exceptions import OffsetError, OptionError, UnsupportedOperationError
+from streaming_source.spark.offsets import OffsetCodec
+
+__all__ = ["TakenOverTable", "take_over_delta"]
+
+_FILES: Final = 500
+"""So many files that Spark's source has not read may be in an offset; all of them are in work."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOverTable:
+    """What a query goes on with: the number of its first micro-batch, and files of the last version that wait.
+
+    It `is_read_again` if Spark's source had planned that one and not committed it: with the same files.
+    """
+
+    next_batch: int
+    is_read_again: bool
+    version: int
+    files: int
+
+
+def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source: int = 0) -> TakenOverTable:
+    """Copy the checkpoint of a stopped query, with offsets of `aligned_delta` in place of those of Delta's own source.
+
+    Numbers of micro-batches, the query's id, its watermark and its state stay as they are, so that sinks recognise what
+    they have, and a micro-batch that was planned and not committed is read again. The old checkpoint is not changed.
+
+    Parameters
+    ----------
+    checkpoint, new_checkpoint
+        A path each, or a URI that `pyarrow.fs` knows; where the new one is to be there is nothing yet.
+    table
+        Folder of the table, as the new query loads it: the checkpoint has its id, and not its path.
+    source
+        Which of the query's sources, counted from 0 as in its progress.
+
+    Raises
+    ------
+    OptionError
+        If there is no such checkpoint, something at the new one, or the table is another one.
+    OffsetError
+        If it is not that of a query over Spark's own Delta source.
+    UnsupportedOperationError
+        If more than 500 files of a version wait: Spark's source reads them in an order that has no place in ours.
+    """
+    copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
+    delta = DeltaSource(table)
+    files = _SparkFiles(delta)
+    taken: list[tuple[int, int]] = []
+
+    def encode(sequence: int, text: str, watermark_ms: int) -> object:
+        place = _Place.of(text, checkpoint)
+        if place.table_id != files.table_id:
+            raise OptionError(
+                f"table = {table!r} has the id {files.table_id}, and the checkpoint is of the table {place.table_id}; "
+                "give the folder of that one"
+            )
+        left = files.behind(place)
+        taken.append((place.after, len(left)))
+        return OffsetCodec(delta).encode(_state(sequence, place, left, watermark_ms))
+
+    copied.write(encode)
+    if not taken:
+        raise OffsetError(f"checkpoint {checkpoint!r} has no offset of source {source}: the query has read nothing yet")
+    version, n_files = taken[-1]
+    return TakenOverTable(copied.next_batch, copied.is_read_again, version, n_files)
+
+
+class _Place(NamedTuple):
+    """Where Spark's source is: behind the file of that `number` in a version, of a snapshot or of its commit."""
+
+    table_id: str
+    version: int
+    number: int
+    in_snapshot: bool
+
+    @staticmethod
+    def of(text: str, checkpoint: str) -> _Place:
+        """Read `{"reservoirId": .., "reservoirVersion": 7, "index": 3, "isStartingVersion": false}`."""
+        try:
+            found = json.loads(text)
+            place = (found["reservoirId"], int(found["reservoirVersion"]), int(found["index"]))
+            return _Place(*place, bool(found["isStartingVersion"]))
+        except (ValueError, TypeError, LookupError):
+            raise OffsetError(
+                f"checkpoint {checkpoint!r} has {text[:80]!r} where an offset of Spark's own Delta source should be; "
+                "give the number of that source, as it is in the query's progress"
+            ) from None
+
+    @property
+    def after(self) -> int:
+        """The version up to which all files are read or known one by one; a negative number is before a commit."""
+        return self.version if self.in_snapshot or self.number >= 0 else self.version - 1
+
+
+class _SparkFiles:
+    """The files of versions, in the order in which Spark's source reads them."""
+
+    def __init__(self, source: DeltaSource) -> None:
+        self._source = source
+        # Bounds are not needed: these files are in work.
+        self._lister = source.open_lister(source.schema(), RecordTimestampAssigner())
+
+    @property
+    def table_id(self) -> str:
+        return self._lister.table_id
+
+    def behind(self, place: _Place) -> list[TableFile]:
+        """Return the files of a version that Spark's source has not read."""
+        if place.number < 0 and not place.in_snapshot:
+            return []
+        if place.in_snapshot:
+            files = self._of_snapshot(place.version)
+        else:
+            commits = self._lister.commits(place.version - 1, place.version)
+            files = [] if commits is None else _files(commits.files)
+        left = files[place.number + 1 :]
+        if len(left) > _FILES:
+            raise UnsupportedOperationError(
+                f"{self._source.title}: {len(left)} files of version {place.version} were not read yet, and an offset "
+                f"of ours takes {_FILES} of them. Let the old query read on, or start the new one with another "
+                "checkpointLocation, which reads the table by event time"
+            )
+        return left
+
+    def _of_snapshot(self, version: int) -> list[TableFile]:
+        modified_ms = self._source.modification_times(version)
+        return sorted(_files(self._lister.snapshot(version)), key=lambda file: (modified_ms[file.path], file.path))
+
+
+def _files(listed: pa.Table) -> list[TableFile]:
+    rows = listed.select([name for name in FILES.names if name not in ("low_us", "high_us")]).to_pylist()
+    return [TableFile(**row, low_us=None, high_us=None) for row in rows]
+
+
+def _state(sequence: int, place: _Place, files: Sequence[TableFile], watermark_ms: int) -> SourceState[Any, Any]:
+    """The files that wait as splits in work; what is at or below Spark's watermark is late, as it was."""
+    splits = sorted((TableSplit(file) for file in files), key=lambda split: split.split_id)
+    n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
+    table = WatermarkTable(
+        split_ids=tuple(split.split_id for split in splits),
+        watermarks=np.full(n, watermark, np.int64),
+        statuses=np.full(n, SplitStatus.ACTIVE, np.int8),
+        combined=watermark,
+    )
+    nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
+    checkpoint = TableCheckpoint(place.table_id, Progress(place.after))
+    return SourceState(sequence, tuple(splits), table, nothing, unknown, checkpoint)
