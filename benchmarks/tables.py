@@ -55,7 +55,7 @@ def report_plans(report: Report, name: str, title: str, measured: str) -> None:
         ["first plan", "further plans", "empty look", "files open", "offset", "memory grown"],
         [
             [
-                f"{found['first_s']:.1f} s",
+                f"{found['first_s']:.1f} s ({found['first_processor_s']:.1f} of a processor)",
                 f"{found['further_s'] * 1e3:.0f} ms (at most {found['slowest_s'] * 1e3:.0f})",
                 f"{found['look_ms']:.2f} ms",
                 str(found["open"]),
@@ -112,7 +112,7 @@ def measure_plans(source: TableSource) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("20 seconds")
     strategy = strategy.with_timestamp_assigner(FieldTimestampAssigner("ts"))
     rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=20 * SECOND), announces=True)
-    began = time.perf_counter()
+    began, processor = time.perf_counter(), time.process_time()
     planner = SourceCoordinator(source, rules, source.schema(), lambda: time.monotonic_ns() // 1000, readers=2)
     codec, state = OffsetCodec(source), planner.state
     planner.restore(state)
@@ -123,6 +123,8 @@ def measure_plans(source: TableSource) -> None:
         after = planner.advance(1_000)
         offset = json.dumps(codec.encode(after, planner.explain()), separators=(",", ":"))
         taken.append(time.perf_counter() - began)
+        if len(taken) == 1:
+            processor = time.process_time() - processor
         planner.ranges(state, after, 2, 32_768)
         planner.notify_committed(state.sequence)
         sizes.append((len(offset), len(after.splits)))
@@ -137,7 +139,12 @@ def measure_plans(source: TableSource) -> None:
     planner.close()
     size, n_open = max(sizes)
     print([round(seconds * 1e3) for seconds in taken], file=sys.stderr)
-    found = {"first_s": taken[0], "further_s": statistics.median(taken[1:]), "slowest_s": max(taken[1:])}
+    found = {
+        "first_s": taken[0],
+        "first_processor_s": processor,
+        "further_s": statistics.median(taken[1:]),
+        "slowest_s": max(taken[1:]),
+    }
     found |= {"look_ms": statistics.median(looks) * 1e3, "offset_bytes": size, "open": n_open}
     print(json.dumps({**found, "rss_mib": peak_mib() - before_mib}))
 

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import read_stream
+from tests.delta.spark_delta import session_with_delta
 
 
 def main(jars: str, rows: str, table: str, sink: str, checkpoints: str) -> None:
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_with_delta(jars)
     files = session.readStream.schema("ts timestamp, id long").option("maxFilesPerTrigger", 1).parquet(rows)
     writer = files.writeStream.format("delta").option("checkpointLocation", f"{checkpoints}/writer")
     writing = writer.trigger(availableNow=True).start(table)

@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 
 from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
 
-__all__ = ["DELTA_SPARK", "SparkDelta", "jars_of_delta"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DELTA_SPARK", "SparkDelta", "jars_of_delta", "session_with_delta"]
 
 DELTA_SPARK = Artifacts(Path(__file__).with_name("delta-spark.xml"))
 
@@ -28,6 +31,23 @@ def jars_of_delta() -> str:
     if not pyspark.__version__.startswith("4.2."):
         raise ArtifactsMissingError(f"Delta for Spark is for PySpark 4.2, and this is {pyspark.__version__}")
     return ",".join(map(str, DELTA_SPARK.jars()))
+
+
+def session_with_delta(jars: str) -> SparkSession:
+    """Start a small session of Spark with Delta's JARs, in this process."""
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", jars)
+        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+        .config("spark.databricks.delta.snapshotPartitions", "1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
 
 
 class SparkDelta:
@@ -66,20 +86,8 @@ class SparkDelta:
 
 def main(jars: str) -> None:
     """Run one statement a line, and answer with its rows, or with the text of its error."""
-    from pyspark.sql import SparkSession
-
     answers, sys.stdout = sys.stdout, sys.stderr
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_with_delta(jars)
     for line in sys.stdin:
         try:
             found: Any = [row.asDict() for row in session.sql(json.loads(line)).collect()]

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+
+from tests.delta.spark_delta import session_with_delta
 
 
 def main(jars: str, kind: str, table: str, checkpoint: str, sink: str, batches: str) -> None:
     """End after so many micro-batches, or with all that there is for 0."""
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_with_delta(jars)
     reader = session.readStream.format(kind)
     reader = reader.option("maxFilesPerTrigger", 1) if kind == "delta" else reader.option("eventTimeColumn", "ts")
     counts = reader.load(table).withWatermark("ts", "1 hour").groupBy(F.window("ts", "1 hour")).count()

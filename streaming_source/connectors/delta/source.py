@@ -30,13 +30,10 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Optio
 __all__ = ["DeltaSource"]
 
 _EVENT_TIME: Final = "files are begun in the order of their event times in any case; leave it out"
-_LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
 _CHANGES: Final = "rows that a rewrite writes again would be read twice; skipChangeCommits skips such versions"
 
 _FOREIGN: Final = {
     "withEventTimeOrder": _EVENT_TIME,
-    "maxFilesPerTrigger": _LIMIT,
-    "maxBytesPerTrigger": _LIMIT,
     "ignoreChanges": _CHANGES,
     "ignoreFileDeletion": _CHANGES,
     "readChangeFeed": "a change feed is not read; leave it out, or use spark.readStream.format('delta')",
@@ -48,8 +45,6 @@ _FOREIGN: Final = {
     "mergeSchema": "it is an option of writers; leave it out, and see schemaEvolution",
     "endingVersion": "a stream has no end version; read the table in batches with versionAsOf",
     "endingTimestamp": "a stream has no end; read the table in batches with timestampAsOf",
-    "fileFormat": "the files of a Delta table are Parquet; leave it out",
-    "dataSchema": "the table has its columns in its log; leave it out",
 }
 
 

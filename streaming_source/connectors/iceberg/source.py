@@ -24,7 +24,7 @@ from streaming_source.connectors.iceberg.catalog import (
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry
 from streaming_source.connectors.iceberg.locations import located_files
 from streaming_source.connectors.tables.lister import Beginning, TableLister
-from streaming_source.connectors.tables.source import TableSource, table_options
+from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
 
@@ -35,17 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergSource"]
 
-_LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
 _MAIN: Final = "the main branch is read; leave it out, or give a batch the snapshot-id of the branch or tag"
 _BATCH: Final = "a batch reads one snapshot: give snapshot-id or as-of-timestamp"
 _SPLITS: Final = "splits follow from event times and row groups; leave it out"
-_COLUMNS: Final = "the table has its columns in its metadata; leave it out"
 
 _FOREIGN: Final = {
-    "streaming-max-files-per-micro-batch": _LIMIT,
-    "streaming-max-rows-per-micro-batch": _LIMIT,
-    "maxFilesPerTrigger": _LIMIT,
-    "maxBytesPerTrigger": _LIMIT,
+    "streaming-max-files-per-micro-batch": LIMIT,
+    "streaming-max-rows-per-micro-batch": LIMIT,
     "streaming-snapshot-polling-interval-ms": "discoveryInterval is how often new snapshots are looked for",
     "branch": _MAIN,
     "tag": _MAIN,
@@ -64,8 +60,6 @@ _FOREIGN: Final = {
     "locality": _SPLITS,
     "vectorization-enabled": "rows are read as Arrow batches in any case; leave it out",
     "batch-size": "rows are read as Arrow batches in any case; leave it out",
-    "fileFormat": "the files that are read are Parquet; leave it out",
-    "dataSchema": _COLUMNS,
 }
 
 _CATALOG_OPTION: Final = Option(

@@ -24,9 +24,16 @@ from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
 from streaming_source.exceptions import OffsetError, SchemaError
 
-__all__ = ["TableSource", "table_options"]
+__all__ = ["LIMIT", "TableSource", "table_options"]
 
 _SHORTEST_US: Final = 1000
+
+LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
+"""What to do instead of limiting a micro-batch by files or bytes."""
+
+_FOREIGN: Final = {"maxFilesPerTrigger": LIMIT, "maxBytesPerTrigger": LIMIT} | dict.fromkeys(
+    ("fileFormat", "dataSchema"), "a table's metadata have its columns, and its files are Parquet; leave it out"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -133,4 +140,4 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
 
 def table_options(kind: type[TableSource], foreign: dict[str, str]) -> OptionSet:
     """The options of a format, and names of others with what to do instead."""
-    return OptionSet.of(kind) | OptionSet(STORAGE_OPTIONS, foreign)
+    return OptionSet.of(kind) | OptionSet(STORAGE_OPTIONS, _FOREIGN | foreign)
