@@ -209,12 +209,14 @@ def _write_kafka(topic: Topic, **options: Any) -> list[list[Any]]:
     from tests.kafka.topics import Record
 
     topic.create(2)
+    records = []
     for number in range(20):
         # Of the second partition every fifth record is late.
-        late = 8_000_000 if number % 5 == 4 else 0
+        late = 8000 if number % 5 == 4 else 0
         for partition in range(2):
-            at_us = 1_700_000_040_000_000 + number * 1_000_000 - partition * late
-            topic.write([Record(partition=partition, timestamp_us=at_us, value=b"%d" % number)])
+            at_ms = 1_700_000_040_000 + number * 1000 - partition * late
+            records.append(Record(at_ms, b"%d" % number, partition=partition))
+    topic.write(records)
     kept = []
     with reading(topic, maxOutOfOrderness="2 seconds", maxRowsPerTrigger=7, watermarkRows="true", **options) as begun:
         begun.reader.prepareForTriggerAvailableNow()
@@ -257,7 +259,7 @@ def _write_all(place: Path, *, with_kafka: bool) -> None:
             try:
                 for name, options in KAFKA.items():
                     if not (place / f"{name}.json").exists():
-                        _keep(place / f"{name}.json", {"offsets": _write_kafka(Topic(broker), **options)})
+                        _keep(place / f"{name}.json", {"offsets": _write_kafka(Topic(broker, name), **options)})
             finally:
                 broker.stop()
 
