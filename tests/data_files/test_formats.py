@@ -19,9 +19,11 @@ from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
-from streaming_source.connectors.files import FileFormat
+from streaming_source.connectors.files import CsvFormat, FileFormat, JsonFormat, TextFormat
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.formats.base import Chunk
 from streaming_source.data_files.formats.columnar import ParquetFormat
+from streaming_source.data_files.formats.lines import LineFile, LineFormat
 from tests.data_files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.examples import examples
 from tests.files.stores import open_store
@@ -270,3 +272,24 @@ def test_a_large_row_group_of_a_local_file_is_not_held_as_a_whole(folder: Path) 
     blocks = ParquetFormat().read_rows(FileRows(stored(path), 0, rows), schema)
     held = [pa.total_allocated_bytes() - before for _ in blocks]
     assert max(held) < stored_bytes / 3
+
+
+@pytest.mark.parametrize("file_format", [CsvFormat(), JsonFormat(), TextFormat()], ids=lambda one: one.name)
+def test_of_a_block_of_lines_only_those_of_the_range_are_decoded(
+    file_format: LineFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A range that begins and ends inside of blocks would else decode them once for each micro-batch."""
+    schema = pa.schema([("value", pa.string())])
+    lines = {"csv": "%d", "json": '{"value": "%d"}', "text": "%d"}[file_format.name]
+    path = tmp_path / "f"
+    path.write_text("".join(lines % i + "\n" for i in range(1000)))
+    decoded, decode = list[int](), type(file_format).decoded
+
+    def counted(own: LineFormat, file: LineFile, run: Chunk, columns: pa.Schema) -> Any:
+        decoded.append(run.content.count(b"\n"))
+        return decode(own, file, run, columns)
+
+    monkeypatch.setattr(type(file_format), "decoded", counted)
+    found = rows_read(file_format.with_columns(schema), path, 500, 510, schema)
+    assert found == [(i, (str(i),)) for i in range(500, 510)]
+    assert decoded == [10]

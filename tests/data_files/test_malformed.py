@@ -424,6 +424,10 @@ def test_whatever_is_in_a_file_gives_rows_or_an_error_of_this_library(
         rows = int(found.rows.sum())
         blocks = list(file_format.read_rows(FileRows(stored(path), 0, rows), sample.schema))
         assert sum(block.batch.num_rows for block in blocks) == rows
+        start = data.draw(st.integers(0, rows), label="start")
+        stop = data.draw(st.integers(start, rows), label="stop")
+        whole = rows_read(file_format, path, 0, rows, sample.schema)
+        assert rows_read(file_format, path, start, stop, sample.schema) == whole[start:stop]
     except AlignmentError as expected:
         error = str(expected)
     assert error is None or str(path) in error

@@ -57,6 +57,13 @@ class OpenFile(ABC):
         """Return a place with the number that its row has in the file, where deleted rows are numbered too."""
         raise NotImplementedError(f"{type(self).__name__} has no files of which rows are deleted")
 
+    def cut(self, chunk: Chunk, begin: int, stop: int) -> Chunk:
+        """Return a chunk with at least the rows `[begin, stop)` of this one, counted from its first.
+
+        With fewer of the others where leaving them out costs less than decoding them; no row is read as another one.
+        """
+        return chunk
+
     @abstractmethod
     def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """Return all rows of a chunk with exactly these columns, and which of them readers drop; None for none."""
@@ -200,10 +207,12 @@ def _stored(
         end = chunk.first + chunk.rows
         begin, last = max(rows.start - chunk.first, 0), min(rows.stop - chunk.first, chunk.rows)
         if begin < last:
-            batch, dropped = source.decoded(chunk, own)
+            decoded = source.cut(chunk, begin, last)
+            batch, dropped = source.decoded(decoded, own)
             part = chunk._replace(first=chunk.first + begin, rows=last - begin)
+            begin = part.first - decoded.first
             batch = with_given(batch.slice(begin, part.rows), schema, given)
-            yield part, batch, None if dropped is None else dropped[begin:last]
+            yield part, batch, None if dropped is None else dropped[begin : begin + part.rows]
         if end >= rows.stop:
             return
     if rows.stop != _ALL:

@@ -71,6 +71,18 @@ class LineFile(OpenFile):
             yield Chunk(row, count, offset, data)
             row += count
 
+    def cut(self, chunk: Chunk, begin: int, stop: int) -> Chunk:
+        if (begin, stop) == (0, chunk.rows):
+            return chunk
+        ends = line_ends(chunk.content)
+        # A record has a line at least. With more lines, which of them a record is takes as long as reading it.
+        if len(ends) != chunk.rows:
+            return chunk
+        first = int(ends[begin - 1]) + 1 if begin else 0
+        return chunk._replace(
+            first=chunk.first + begin, rows=stop - begin, content=chunk.content[first : int(ends[stop - 1]) + 1]
+        )
+
     def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         return self._format.decoded(self, chunk, schema)
 
