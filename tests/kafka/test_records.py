@@ -131,6 +131,14 @@ def test_values_are_bytes_text_or_null() -> None:
     assert column(TextValues(), "ü".encode(), None, b"") == ["ü", None, ""]
 
 
+@pytest.mark.parametrize("lengths", [(300, 0, 5000), (300, None, 0), (None, 300), (None, None), (0, 300), (300,)])
+def test_values_of_any_length_are_bytes_or_null(lengths: tuple[int | None, ...]) -> None:
+    values = [None if length is None else bytes([i]) * length for i, length in enumerate(lengths)]
+    made = BinaryValues().read(values)
+    made.validate(full=True)
+    assert made.equals(pa.array(values, pa.binary()))
+
+
 def test_json_objects_are_read_by_their_schema() -> None:
     kind = json_values(("id", pa.int64()), ("at", pa.struct([("x", pa.float64())])), ("ts", pa.timestamp("us", "UTC")))
     read = column(

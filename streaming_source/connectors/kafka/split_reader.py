@@ -280,10 +280,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         until = time.monotonic() + _WAIT_S
         while left:
             wanted = min(left, _PORTION)
-            messages = self._consumer.client.consume(wanted, max(until - time.monotonic(), 0))
-            self._take(messages, runs)
+            # Messages are let go of before the next ones are made, in the memory of which these were.
+            count = self._take(self._consumer.client.consume(wanted, max(until - time.monotonic(), 0)), runs)
             left -= wanted
-            if len(messages) < wanted:
+            if count < wanted:
                 break
         return {i: [self._columns.block(self._reading[i].split.of, taken)] for i, taken in runs.items()}
 
@@ -302,7 +302,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 break
         return min(left or self._at_once, self._at_once)
 
-    def _take(self, messages: list[Message], runs: dict[str, list[Run]]) -> None:
+    def _take(self, messages: list[Message], runs: dict[str, list[Run]]) -> int:
+        """Add the runs of messages to those of their splits; returns how many messages there are, events too."""
         records = messages
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
@@ -320,6 +321,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             for message in messages:
                 if message.error() is not None:
                     self._take_event(message)
+        return len(messages)
 
     def _take_event(self, message: Message) -> None:
         error, topic = message.error(), message.topic()
