@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Target:
@@ -75,7 +77,7 @@ def in_turn(
 ) -> dict[str, list[Any]]:
     """Seconds of each contestant in each round. All run once, uncounted, then `rounds` times in turn: A B C A B C.
 
-    A clock may show several times, as an array. A contestant that returns a float has measured itself.
+    A clock may show several times, as an array. A contestant that returns a float or an array has measured itself.
     """
     seconds: dict[str, list[Any]] = {name: [] for name in contestants}
     for number in range(rounds + 1):
@@ -83,7 +85,7 @@ def in_turn(
             began = clock()
             own = run()
             if number:
-                seconds[name].append(own if isinstance(own, float) else clock() - began)
+                seconds[name].append(own if isinstance(own, float | np.ndarray) else clock() - began)
     return seconds
 
 
@@ -104,9 +106,9 @@ def spread(taken: Sequence[float]) -> str:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with aligned columns."""
+    """Print a table as Markdown, with aligned columns."""
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-    print(f"\n{title}")
+    print(f"\n{title}\n")
     for line in [header, ["-" * width for width in widths], *rows]:
         cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        print(f"  {'  '.join(cells)}".rstrip(), flush=True)
+        print(f"| {' | '.join(cells)} |", flush=True)

@@ -16,10 +16,14 @@ import java.util.Scanner;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
+import org.apache.flink.api.common.functions.CoGroupFunction;
+import org.apache.flink.api.common.functions.MapFunction;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.connector.source.Boundedness;
 import org.apache.flink.api.connector.source.ReaderOutput;
@@ -35,6 +39,7 @@ import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.core.io.InputStatus;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
+import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.windowing.ProcessWindowFunction;
 import org.apache.flink.streaming.api.windowing.assigners.TumblingEventTimeWindows;
@@ -43,11 +48,13 @@ import org.apache.flink.util.CloseableIterator;
 import org.apache.flink.util.Collector;
 
 /**
- * The windowed count from a source of our own: a directory is a split, with a watermark of its own.
+ * A windowed count, or a join of two sources, from a source of our own: a directory is a split, with a watermark of its
+ * own.
  *
- * <p>For each line `PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER FOLDER OUTPUT` that it is given it runs a job, writes the
- * windows, and prints the seconds of the job, how far directories were apart in milliseconds, and the most windows that
- * were open. Without alignment the drift is -1.
+ * <p>For each line `KIND PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER OUTPUT FOLDERS` that it is given it runs a job, writes
+ * its windows, and prints the seconds of the job, the most windows (of a join: records) that were in state, and how far
+ * directories were apart over time, as pairs `seconds:milliseconds`. `KIND` is `count` or `join`. Without alignment the
+ * drift is -1.
  */
 public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Directory, Void> {
 
@@ -62,47 +69,60 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
     public static void main(String[] args) throws Exception {
         Scanner jobs = new Scanner(System.in);
         while (jobs.hasNext()) {
+            boolean joins = jobs.next().equals("join");
             int parallelism = jobs.nextInt();
             Duration disorder = Duration.ofMillis(jobs.nextLong());
             long driftMs = jobs.nextLong();
             int buffer = jobs.nextInt();
-            String folder = jobs.next();
             Path output = Path.of(jobs.next());
+            String[] folders = jobs.next().split(",");
             long began = System.nanoTime();
             Seen.forget();
-            List<String> windows = count(parallelism, disorder, driftMs, buffer, folder);
+            Configuration configuration = new Configuration();
+            configuration.set(PipelineOptions.WATERMARK_ALIGNMENT_BUFFER_SIZE, buffer);
+            StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
+            env.setParallelism(parallelism);
+            env.getConfig().enableObjectReuse();
+            WatermarkStrategy<Tuple2<Long, Long>> strategy = WatermarkStrategy.forBoundedOutOfOrderness(disorder);
+            if (driftMs >= 0) {
+                strategy = strategy.withWatermarkAlignment("directories", Duration.ofMillis(driftMs));
+            }
+            List<DataStream<Tuple2<Long, Long>>> sources = new ArrayList<>();
+            for (String folder : folders) {
+                sources.add(
+                        env.fromSource(new OwnSource(folder), strategy, folder, Types.TUPLE(Types.LONG, Types.LONG)));
+            }
+            DataStream<String> lines = joins ? join(sources.get(0), sources.get(1)) : count(sources.get(0));
+            List<String> windows = new ArrayList<>();
+            try (CloseableIterator<String> found = lines.executeAndCollect()) {
+                found.forEachRemaining(windows::add);
+            }
             double seconds = (System.nanoTime() - began) / 1e9;
             Files.createDirectories(output);
             Files.write(output.resolve("windows"), windows);
-            System.out.println("seconds " + seconds + " " + Seen.apartMs.get() + " " + Seen.mostOpen.get());
+            System.out.println("seconds " + seconds + " " + Seen.mostOpen.get() + " " + Seen.overTime());
         }
     }
 
-    private static List<String> count(int parallelism, Duration disorder, long driftMs, int buffer, String folder)
-            throws Exception {
-        Configuration configuration = new Configuration();
-        configuration.set(PipelineOptions.WATERMARK_ALIGNMENT_BUFFER_SIZE, buffer);
-        StreamExecutionEnvironment env = StreamExecutionEnvironment.getExecutionEnvironment(configuration);
-        env.setParallelism(parallelism);
-        env.getConfig().enableObjectReuse();
-        WatermarkStrategy<Tuple2<Long, Long>> strategy = WatermarkStrategy.forBoundedOutOfOrderness(disorder);
-        if (driftMs >= 0) {
-            strategy = strategy.withWatermarkAlignment("directories", Duration.ofMillis(driftMs));
-        }
-        List<String> windows = new ArrayList<>();
-        try (CloseableIterator<String> found =
-                env.fromSource(
-                                new OwnSource(folder),
-                                strategy,
-                                "own",
-                                Types.TUPLE(Types.LONG, Types.LONG))
-                        .keyBy(record -> record.f1, Types.LONG)
-                        .window(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
-                        .aggregate(new Count(), new Line())
-                        .executeAndCollect()) {
-            found.forEachRemaining(windows::add);
-        }
-        return windows;
+    /** Records by minute and key. */
+    private static DataStream<String> count(DataStream<Tuple2<Long, Long>> source) {
+        return source.keyBy(record -> record.f1, Types.LONG)
+                .window(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
+                .aggregate(new Count(), new Line());
+    }
+
+    /** By minute, the pairs of records of one key that are in it. */
+    private static DataStream<String> join(DataStream<Tuple2<Long, Long>> left, DataStream<Tuple2<Long, Long>> right) {
+        return left.map(new Entering())
+                .coGroup(right.map(new Entering()))
+                .where(record -> record.f1, Types.LONG)
+                .equalTo(record -> record.f1, Types.LONG)
+                .window(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
+                .apply(new Pairs(), Types.TUPLE(Types.LONG, Types.LONG))
+                .windowAll(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
+                .reduce((one, other) -> Tuple2.of(one.f0, one.f1 + other.f1))
+                .map(pairs -> pairs.f0 + ",0," + pairs.f1)
+                .returns(Types.STRING);
     }
 
     @Override
@@ -343,14 +363,17 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
 
     /** What all tasks of a job have seen, in one process. */
     private static final class Seen {
+        static final long INTERVAL_NS = 100_000_000;
         static final Map<String, Long> latestMs = new ConcurrentHashMap<>();
-        static final AtomicLong apartMs = new AtomicLong();
+        static final Map<Long, Long> apartMs = new ConcurrentSkipListMap<>();
+        static long began;
         static final AtomicLong open = new AtomicLong();
         static final AtomicLong mostOpen = new AtomicLong();
 
         static void forget() {
             latestMs.clear();
-            apartMs.set(0);
+            apartMs.clear();
+            began = System.nanoTime();
             open.set(0);
             mostOpen.set(0);
         }
@@ -360,15 +383,26 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
             latestMs.put(splitId, ms);
             long least = latestMs.values().stream().min(Long::compare).orElse(ms);
             if (least > Long.MIN_VALUE) {
-                apartMs.accumulateAndGet(ms - least, Math::max);
+                apartMs.merge((System.nanoTime() - began) / INTERVAL_NS, ms - least, Math::max);
             }
+        }
+
+        /** The greatest of each tenth of a second. */
+        static String overTime() {
+            return apartMs.entrySet().stream()
+                    .map(apart -> apart.getKey() * INTERVAL_NS / 1e9 + ":" + apart.getValue())
+                    .collect(Collectors.joining(","));
+        }
+
+        static void enter() {
+            mostOpen.accumulateAndGet(open.incrementAndGet(), Math::max);
         }
     }
 
     private static final class Count implements AggregateFunction<Tuple2<Long, Long>, Long, Long> {
         @Override
         public Long createAccumulator() {
-            Seen.mostOpen.accumulateAndGet(Seen.open.incrementAndGet(), Math::max);
+            Seen.enter();
             return 0L;
         }
 
@@ -393,6 +427,39 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         public void process(Long key, Context context, Iterable<Long> counts, Collector<String> output) {
             Seen.open.decrementAndGet();
             output.collect(context.window().getStart() + "," + key + "," + counts.iterator().next());
+        }
+    }
+
+    private static final class Entering implements MapFunction<Tuple2<Long, Long>, Tuple2<Long, Long>> {
+        @Override
+        public Tuple2<Long, Long> map(Tuple2<Long, Long> record) {
+            Seen.enter();
+            return record;
+        }
+    }
+
+    /** The start of a minute and how many pairs of one key are in it. */
+    private static final class Pairs
+            implements CoGroupFunction<Tuple2<Long, Long>, Tuple2<Long, Long>, Tuple2<Long, Long>> {
+        @Override
+        public void coGroup(
+                Iterable<Tuple2<Long, Long>> left,
+                Iterable<Tuple2<Long, Long>> right,
+                Collector<Tuple2<Long, Long>> output) {
+            long lefts = 0;
+            long rights = 0;
+            long ms = 0;
+            for (Tuple2<Long, Long> record : left) {
+                lefts++;
+                ms = record.f0;
+            }
+            for (Tuple2<Long, Long> ignored : right) {
+                rights++;
+            }
+            Seen.open.addAndGet(-lefts - rights);
+            if (lefts * rights > 0) {
+                output.collect(Tuple2.of(ms - ms % 60_000, lefts * rights));
+            }
         }
     }
 }

@@ -184,9 +184,8 @@ def _flink(stack: ExitStack, python: Path, folder: Path) -> dict[str, Job]:
     def job(runner: subprocess.Popen[str], *words: str) -> Job:
         def count(data: Path) -> tuple[float, Windows]:
             output = folder / uuid4().hex
-            seconds = float(ask(runner, *words, str(data), str(output))[0])
-            found = written_windows(output)
-            return seconds, found
+            seconds = float(ask(runner, *words, str(output), str(data))[0])
+            return seconds, written_windows(output)
 
         return count
 
@@ -194,7 +193,7 @@ def _flink(stack: ExitStack, python: Path, folder: Path) -> dict[str, Job]:
     found[DATA_STREAM] = job(jobs, "data-stream", str(PARALLELISM))
     if own := own_source(pyflink, folder):
         runner = stack.enter_context(process(*own))
-        found[OWN] = job(runner, str(PARALLELISM), str(DISORDER_MS), NO_ALIGNMENT, "0")
+        found[OWN] = job(runner, "count", str(PARALLELISM), str(DISORDER_MS), NO_ALIGNMENT, "0")
     else:
         print(f"\n{OWN} is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
     return found

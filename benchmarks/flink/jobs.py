@@ -79,7 +79,7 @@ def data_stream(parallelism: int, folder: str, output: str) -> None:
 
 def main() -> None:
     for line in sys.stdin:
-        job, parallelism, folder, output = line.split()
+        job, parallelism, output, folder = line.split()
         began = time.perf_counter()
         if job == "data-stream":
             data_stream(int(parallelism), folder, output)

@@ -1,0 +1,47 @@
+"""The jobs on Flink, with the source that is written by hand in Java."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+from benchmarks import flink
+from benchmarks.backlog.inputs import DISORDER_MS, Backlog
+from benchmarks.backlog.job import MAX_DRIFT_MS, Counted, Job
+
+__all__ = ["BUFFER_0", "BUFFER_3", "UNALIGNED", "jobs"]
+
+BUFFER_0 = "Flink, buffer 0"
+BUFFER_3 = "Flink, buffer 3"
+UNALIGNED = "Flink, not aligned"
+
+
+def jobs(stack: ExitStack, folder: Path) -> dict[str, dict[str, Job]]:
+    """The contestants of each kind of job; none, and a line that says why, where Flink cannot be run."""
+    try:
+        python = flink.environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"\nFlink is not measured: its environment cannot be made: {error}", flush=True)
+        return {}
+    own = flink.own_source(next(python.parents[1].glob("lib/python*/site-packages/pyflink")), folder)
+    if not own:
+        print("\nFlink is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
+        return {}
+    runner = stack.enter_context(flink.process(*own))
+
+    def job(kind: str, drift: str, buffer: int) -> Job:
+        def run(backlog: Backlog) -> Counted:
+            output = folder / uuid4().hex
+            words = (kind, str(flink.PARALLELISM), str(DISORDER_MS), drift, str(buffer), str(output))
+            seconds, most_open, *drifts = flink.ask(runner, *words, ",".join(map(str, backlog.sources())))
+            over_time = [tuple(map(float, drift.split(":"))) for drift in ",".join(drifts).split(",") if drift]
+            windows = flink.written_windows(output)
+            return Counted(float(seconds), windows, int(most_open), [(at, int(ms)) for at, ms in over_time])
+
+        return run
+
+    drift = str(MAX_DRIFT_MS)
+    limits = {BUFFER_0: (drift, 0), BUFFER_3: (drift, 3), UNALIGNED: (flink.NO_ALIGNMENT, 0)}
+    return {kind: {name: job(kind, *limit) for name, limit in limits.items()} for kind in ("count", "join")}
