@@ -106,9 +106,14 @@ def spread(taken: Sequence[float]) -> str:
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table as Markdown, with aligned columns."""
+    """Print a table as Markdown."""
+    print(f"\n{title}\n\n{markdown(header, rows)}", flush=True)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with aligned columns."""
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-    print(f"\n{title}\n")
-    for line in [header, ["-" * width for width in widths], *rows]:
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        print(f"| {' | '.join(cells)} |", flush=True)
+    lines = [header, ["-" * width for width in widths], *rows]
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))} |" for line in lines
+    )

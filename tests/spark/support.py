@@ -136,9 +136,9 @@ class Run:
             writer = writer.format("parquet").option("path", str(files))
         self.query = (writer.trigger(**trigger) if trigger else writer).start()
 
-    def finished(self) -> Run:
+    def finished(self, within_s: int = 120) -> Run:
         """Wait for a query that ends by itself."""
-        assert self.query.awaitTermination(120), "the query did not end"
+        assert self.query.awaitTermination(within_s), "the query did not end"
         return self
 
     def caught_up(self) -> Run:
