@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import BoolArray, Int64Array
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 
 __all__ = ["column_at", "exact_path", "top_level_column"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from streaming_source.data_files.file import StoredColumn
 
 __all__ = ["StoredNames"]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from alignment import arrow_compute as pc
 from streaming_source.exceptions import OptionError, SchemaError, UnsupportedOperationError
 
 if TYPE_CHECKING:

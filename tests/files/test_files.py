@@ -461,6 +461,22 @@ def test_what_a_bounded_source_ended_is_not_gone_on_with_by_an_unbounded_one(tmp
         reader.stop()
 
 
+def test_a_source_is_made_without_what_only_its_plans_need(tmp_path: Path) -> None:
+    """Spark makes it in several processes, of which one plans. What is imported for good is no garbage to look for."""
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
+    code = (
+        "import gc, sys\n"
+        "from streaming_source.spark.format_class import format_class\n"
+        f"made = format_class('aligned_files')({{'path': {str(tmp_path)!r}, 'eventTimeColumn': 't'}})\n"
+        "made.streamReader(made.schema())\n"
+        "assert gc.isenabled()\n"
+        "assert gc.get_freeze_count() > 10_000\n"
+        "sys.exit('pyarrow.compute was loaded' if 'pyarrow.compute' in sys.modules else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_plan_by_statistics_loads_no_pandas(tmp_path: Path) -> None:
     put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
     code = (

@@ -10,9 +10,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import Schema
 
+from alignment import arrow_compute as pc
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import MalformedDataError, SchemaError
 

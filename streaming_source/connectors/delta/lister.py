@@ -13,9 +13,9 @@ from urllib.parse import unquote
 import deltalake
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 
+from alignment import arrow_compute as pc
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import DeltaColumns, check_change
 from streaming_source.connectors.delta.commits import Commit, checkpoint_version, read_commit

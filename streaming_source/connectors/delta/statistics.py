@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs
 
+from alignment import arrow_compute as pc
 from streaming_source.connectors.files.checkpoint import OrderKey, Remembered
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.listing import ListedFile

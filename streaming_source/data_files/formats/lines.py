@@ -15,8 +15,8 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from streaming_source.api.options import choice, option_field, text
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import FileRows, StoredFile

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from alignment import arrow_compute as pc
 from alignment.arrow_times import UTC, parse_iso8601
 from streaming_source.exceptions import OptionError
 
