@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from pyarrow import ArrowException, fs
+from pyarrow import fs
 
 from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
 from streaming_source.data_files.stores import Root, without_secrets, write_whole
-from streaming_source.exceptions import OptionError, SourceError
+from streaming_source.spark.places import PLACE_ERRORS, check_writable
 
 __all__ = ["GroupDirectory"]
 
@@ -37,9 +37,6 @@ _FOREIGN_LEASE_US: Final = 600 * 1_000_000
 
 _ALWAYS_THERE: Final = 0
 """In place of the id of a process that cannot be seen from here: to look for it always succeeds."""
-
-_BROKEN: Final = (ArrowException, OSError, SourceError)
-"""What a file system raises, and what makes one: a place, credentials."""
 
 
 class GroupDirectory(GroupPlace):
@@ -74,16 +71,7 @@ class GroupDirectory(GroupPlace):
 
     def check(self) -> None:
         """Raise an `OptionError` where this process may not write into the directory."""
-        try:
-            files, folder = self._root.open()
-            path = posixpath.join(folder, f"_{uuid4().hex}")
-            write_whole(files, path, b"")
-            files.delete_file(path)
-        except _BROKEN as error:
-            raise OptionError(
-                f"option alignmentLocation = {str(self)!r}: a file cannot be written there: "
-                f"{without_secrets(str(error))}; name a directory that all sources of the group may write to"
-            ) from None
+        check_writable(self._root, "alignmentLocation", "name a directory that all sources of the group may write to")
 
     def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
         with self._lock:
@@ -116,7 +104,7 @@ class GroupDirectory(GroupPlace):
         try:
             files, folder = self._opened(group)
             write_whole(files, posixpath.join(folder, f"{own.source_id}.json"), json.dumps(text).encode())
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             raise PlaceError(without_secrets(str(error))) from error
 
     def _look(self, group: str, *, afresh: bool = False) -> list[Member]:
@@ -145,7 +133,7 @@ class GroupDirectory(GroupPlace):
                         continue  # it has left meanwhile
         except PlaceError as error:
             return error
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             return PlaceError(without_secrets(str(error)))
         return members
 
@@ -172,7 +160,7 @@ class GroupDirectory(GroupPlace):
             path = posixpath.join(folder, f"{source_id}.json")
             if files.get_file_info(path).type is not fs.FileType.NotFound:
                 files.delete_file(path)
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             raise PlaceError(without_secrets(str(error))) from error
 
     def _opened(self, group: str) -> tuple[fs.FileSystem, str]:

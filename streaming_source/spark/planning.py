@@ -366,7 +366,7 @@ def _report_directory(source: Source[Any, Any], location: str | None) -> ReportD
     from streaming_source.spark.report_directory import ReportDirectory
 
     directory = ReportDirectory(place_of(source, location))
-    directory.check()
+    directory.begin()
     return directory
 
 

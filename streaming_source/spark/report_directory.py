@@ -18,12 +18,12 @@ from itertools import count
 from typing import Final
 from uuid import uuid4
 
-from pyarrow import ArrowException, fs
+from pyarrow import fs
 
 from alignment.events import RangeReport
 from streaming_source.data_files.stores import Root, without_secrets, write_whole
-from streaming_source.exceptions import OptionError, SourceError
 from streaming_source.gateway.messages import RefusedError, decode_reports, encode_reports
+from streaming_source.spark.places import PLACE_ERRORS, check_writable
 
 __all__ = ["ReportDirectory", "ReportFiles"]
 
@@ -35,36 +35,48 @@ _AT_ONCE: Final = 16
 _AGAIN_S: Final = 1.0
 """After how long a directory that could not be read is tried again."""
 
-_BROKEN: Final = (ArrowException, OSError, SourceError)
+_KEPT_S: Final = 24 * 3600
+"""For how long the folder of a run stays that has not removed it."""
 
 
 class ReportDirectory:
     """The planner's end: a folder in `root` for this run of the query, which goes with it.
 
-    `monotonic_s` is the clock by which a directory that cannot be read is tried again.
+    `monotonic_s` is the clock by which a directory that cannot be read is tried again, `wall_s` the time of day.
     """
 
-    def __init__(self, root: Root, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: Root,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self._root = root
         self._monotonic_s = monotonic_s
         self._due_s = math.inf
-        self.run_id = uuid4().hex
+        began_s = wall_s()
+        self._oldest_s = began_s - _KEPT_S
+        self.run_id = f"{int(began_s)}-{uuid4().hex[:12]}"
 
     def __str__(self) -> str:
         return without_secrets(self._root.uri)
 
-    def check(self) -> None:
-        """Raise an `OptionError` where this process may not write into the directory."""
+    def begin(self) -> None:
+        """Remove what runs before have left; an `OptionError` where this process may not write into the directory.
+
+        A planner is not always closed. The folder of a run that began a day ago goes if no task has written into it
+        for a day: where that run goes on, it is made again.
+        """
+        check_writable(self._root, "reportLocation", "name a directory that the planner and all tasks may write to")
         try:
-            files, folder = self._opened()
-            path = posixpath.join(folder, "_first")
-            write_whole(files, path, b"")
-            files.delete_file(path)
-        except _BROKEN as error:
-            raise OptionError(
-                f"option reportLocation = {str(self)!r}: a file cannot be written there: "
-                f"{without_secrets(str(error))}; name a directory that the planner and all tasks may write to"
-            ) from None
+            files, path = self._root.open()
+            for folder in files.get_file_info(fs.FileSelector(path)):
+                if folder.type is fs.FileType.Directory and _began_s(folder.base_name) < self._oldest_s:
+                    inside = files.get_file_info(fs.FileSelector(folder.path))
+                    if all((one.mtime_ns or 0) / 1e9 < self._oldest_s for one in inside):
+                        files.delete_dir(folder.path)
+        except PLACE_ERRORS as error:
+            _log.warning("%s: folders of earlier runs are left behind: %s", self, without_secrets(str(error)))
 
     def expect(self) -> None:
         """Tasks are about to read a micro-batch: look for their reports with the next plan."""
@@ -77,7 +89,7 @@ class ReportDirectory:
         try:
             files, folder = self._opened()
             found = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             self._try_again(error)
             return []
         self._due_s = math.inf
@@ -98,7 +110,7 @@ class ReportDirectory:
             files, folder = self._opened()
             if files.get_file_info(folder).type is not fs.FileType.NotFound:
                 files.delete_dir(folder)
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             _log.warning("%s: the folder of this run is left behind: %s", self, without_secrets(str(error)))
 
     def _try_again(self, error: Exception) -> None:
@@ -128,11 +140,17 @@ class ReportFiles:
             files, path = self._root.open()
             name = f"{self._task}-{next(self._numbers)}.json"
             write_whole(files, posixpath.join(path, self._run_id, name), encode_reports(reports))
-        except _BROKEN as error:
+        except PLACE_ERRORS as error:
             text = "could not report in %s: %s; the query goes on, its watermark may wait"
             _log.warning(text, without_secrets(self._root.uri), without_secrets(str(error)))
             return False
         return True
+
+
+def _began_s(run_id: str) -> float:
+    """When the run of a folder began; that of any other folder is never long ago."""
+    seconds, _, rest = run_id.partition("-")
+    return int(seconds) if seconds.isdigit() and rest else math.inf
 
 
 def _taken(files: fs.FileSystem, path: str) -> list[RangeReport] | Exception:
@@ -142,7 +160,7 @@ def _taken(files: fs.FileSystem, path: str) -> list[RangeReport] | Exception:
             written = stream.read()
         files.delete_file(path)
         return decode_reports(written)
-    except _BROKEN as error:
+    except PLACE_ERRORS as error:
         return error
     except RefusedError:
         _log.warning("%s is no report of a reader, and is left out", posixpath.basename(path))

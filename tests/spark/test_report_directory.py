@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +41,7 @@ def test_what_tasks_report_is_taken_once(tmp_path: Path, kind: str, request: pyt
     store = open_store(kind, tmp_path, request)
     root = StorageOptions.of(store.storage).at(f"{store.uri}/reports")
     planner = ReportDirectory(root)
-    planner.check()
+    planner.begin()
     planner.expect()
     task = ReportFiles(root, planner.run_id, 7, 0, 100)
     assert task.send_reports([FIRST])
@@ -129,7 +131,19 @@ def test_a_file_that_is_no_report_is_left_out(tmp_path: Path, caplog: pytest.Log
     assert "other.json is no report of a reader" in caplog.text
 
 
+def test_what_runs_of_the_day_before_have_left_is_removed_and_what_others_need_is_not(tmp_path: Path) -> None:
+    now_s, root = time.time(), Root(str(tmp_path))
+    ended, goes_on, new = (ReportDirectory(root, wall_s=lambda s=s: now_s - s) for s in (90_000, 90_000, 80_000))
+    (tmp_path / "other").mkdir()
+    for run in (ended, goes_on, new):
+        assert ReportFiles(root, run.run_id, 7, 0, 100).send_reports([FIRST])
+    (left,) = (tmp_path / ended.run_id).iterdir()
+    os.utime(left, (now_s - 90_000, now_s - 90_000))
+    ReportDirectory(root, wall_s=lambda: now_s).begin()
+    assert {path.name for path in tmp_path.iterdir()} == {goes_on.run_id, new.run_id, "other"}
+
+
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(OptionError, match=r"(?s)reportLocation = '.*/file/r': .* the planner and all tasks may write"):
-        ReportDirectory(Root(str(tmp_path / "file" / "r"))).check()
+        ReportDirectory(Root(str(tmp_path / "file" / "r"))).begin()
