@@ -8,28 +8,29 @@ micro-batch reads, at a processing time. `commit` accepts the last plan. The eng
 loading the event times where a cut falls, and knows no connector: the same calls in the same order lead to the same
 state, and `alignment.recording` replays them.
 
-**Each fact has one owner.** The `table` has of each split in work the next position, the watermark that its own records
-gave it, and its status; and the announced watermark. Only a commit moves positions. The `index` has what is unread, and
-its event times; where readers report, only where splits end, and the `ReactivePlanner` has what was reported. The
-`idle_clock` has since when splits have had nothing to read, and when they were probed. `SplitGenerators` have the
-watermarks that no bound gives. What is left is in fields of the engine: which splits get no more records, the horizon,
-the limit of the alignment group.
+**Each fact has one owner.** The `table` has the next position of each split in work, the watermark that follows from
+its own records, and its status; and the announced watermark. Only a commit moves positions. The `index` has the unread
+records with their event times. If readers report, it has only the ends of splits, and the `ReactivePlanner` has the
+reports. The `idle_clock` has since when splits have had nothing to read, and when they were probed. `SplitGenerators`
+have the watermarks that follow from no bound. The fields of the engine have the rest: which splits get no more records,
+the horizon, the limit of the alignment group.
 
 **The life of a split.** It is *assigned*, and counts from the next plan on, from `MIN_WATERMARK`. It is *active*,
 *paused* or *idle*, as each plan concludes. It is *complete* once no record will be added, *finished* by the plan that
 reads the last one, and leaves with the commit of that plan. Nothing is remembered of a split that left: one that is
 assigned with the same id later is new.
 
-**The life of a plan.** It is a function of the state and of the call's arguments. A plan that has no news (`has_news`)
-is dropped, and costs nothing: the next one begins from the same table. A split that joins makes the last plan
-worthless, since it counts.
+**The life of a plan.** It is a function of the state and of the call's arguments. A plan without news (`has_news`) is
+dropped: the next one begins from the same table. When a split joins, the last plan can no longer be committed, since
+the new split counts.
 
-**Why commit and plan are two.** Between them the coordinator writes the state down; what it wrote is read, and what it
-did not write was never planned. A restart begins from a state with `Restored`, and takes the same events again.
+**Why commit and plan are two calls.** Between them the coordinator makes the state that Spark writes to its offset log.
+A plan whose state is written is read; any other plan has no effect. A restart begins from a state with `Restored`, and
+the same events are applied again.
 
 **What always holds** is in `validate`, which tests call after each step.
 
-**It could be better.** Any event makes a plan due, also one that cannot change it. An explanation is worked out anew
+**It could be better.** Any event makes a plan due, also one that cannot change it. An explanation is computed anew
 after each event.
 """
 
@@ -60,7 +61,7 @@ __all__ = ["Engine"]
 
 
 class Engine:
-    """One source: its splits in work, what is known of their unread records, and what was announced.
+    """One source: its splits in work, their unread records, and the announced watermark.
 
     Parameters
     ----------
@@ -69,19 +70,19 @@ class Engine:
     idle_timeout_us
         After how long without anything to read a split is idle; None for never.
     reactive
-        Plans by what readers report instead of by the index, which then knows only where splits end.
+        Plans by the reports of readers instead of by the index, which then has only the ends of splits.
     generators
-        Gives the watermarks of splits where no bound on out-of-orderness does; None if there is none.
+        Generate the watermarks of splits; None if these follow from a bound on out-of-orderness.
     record
         Called with each event, plan and commit, for a log that can be replayed; see `alignment.recording`.
 
     Notes
     -----
     The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
-    (`int64[n]`) counts the records of each that came at or below it. No record will be added to the splits that are
-    `complete`; of those among them that were `abandoned` nothing more is there to be read. Splits that wait to be
-    assigned have records from `horizon_us` on, `MAX_WATERMARK` if none waits.
-    Not thread-safe: one thread at a time. An event costs O(1) amortised, but a split that is abandoned O(m + n).
+    (`int64[n]`) counts the records of each split that came at or below it. No record will be added to `complete`
+    splits; `abandoned` ones among them have no more records to read. Splits that wait to be assigned have records from
+    `horizon_us` on, `MAX_WATERMARK` if none waits. Not thread-safe: one thread at a time. An event costs O(1)
+    amortised, but a split that is abandoned O(m + n).
     """
 
     def __init__(
@@ -126,10 +127,10 @@ class Engine:
     # ---- events --------------------------------------------------------------------------------------------------
 
     def apply(self, event: events.Event) -> None:
-        """Take in what happened.
+        """Apply an event to the state.
 
-        A `DuplicateSplitError` if a split is assigned that is in work, an `UnknownSplitError` if records are indexed of
-        one that is not.
+        Raises a `DuplicateSplitError` if a split is assigned that is in work, an `UnknownSplitError` if records of a
+        split are indexed that is not in work.
         """
         self._note(event)
         match event:
@@ -213,7 +214,7 @@ class Engine:
         self._changed = True
 
     def _in_work(self, split_ids: Iterable[str]) -> list[str]:
-        """Those that are: of one that left, or is not assigned yet, nothing is remembered."""
+        """Return the splits that are in work: events of other splits have no effect."""
         return [split_id for split_id in split_ids if split_id in self.index]
 
     def _complete_split(self, split_id: str) -> None:
@@ -232,7 +233,7 @@ class Engine:
 
     def _take_reports(self, reports: Sequence[events.RangeReport]) -> None:
         assert self._reactive is not None, "readers report where there is an index"
-        # Every one is taken in, whether or not the one before made a difference.
+        # `sum`, not `any`: every report must be taken.
         self._changed |= sum(self._reactive.splits.report(report) for report in reports) > 0
         if self._generators is not None:
             self._changed |= sum(self._generators.take_report(report) for report in reports) > 0
@@ -241,7 +242,7 @@ class Engine:
 
     @property
     def emits_at_us(self) -> int:
-        """When the generators are to be called without records; `MAX_WATERMARK` for never. O(1)."""
+        """When the generators are called next without records; `MAX_WATERMARK` for never. O(1)."""
         return MAX_WATERMARK if self._generators is None else self._generators.emits_at_us
 
     @property
@@ -264,8 +265,8 @@ class Engine:
     ) -> MicroBatchPlan:
         """Plan the next micro-batch at a processing time; see `commit`.
 
-        `max_rows` is a read limit of at least 1, None for no limit. Where fewer than `min_rows` are there, and more may
-        come, no row is read before `waits_until_us`: statuses and the watermark go on without.
+        `max_rows` is a read limit of at least 1, None for no limit. If there are fewer than `min_rows`, and more may
+        come, no row is read before `waits_until_us`; statuses and the watermark are still planned.
         """
         self._settle()
         self._note(events.Planned(now_us, max_rows, min_rows, waits_until_us))
@@ -290,9 +291,9 @@ class Engine:
         return plan
 
     def outlook(self, max_rows: int | None = None, *, knows_all: bool = True) -> Outlook | None:
-        """How far the next plan gets by this source's own rules; None where readers report. See `look_ahead`.
+        """Return how far the next plan gets by this source's own rules; None if readers report. See `look_ahead`.
 
-        Unless it `knows_all` that a run reads (AvailableNow), a split of which nothing more is known counts.
+        If it `knows_all` records of a run (AvailableNow), splits without more records do not count.
         """
         if self._reactive is not None:
             return None
@@ -318,14 +319,14 @@ class Engine:
         )
 
     def _waits_for_rows(self, min_rows: int) -> bool:
-        """Whether too few are there, and more may come. Behind a horizon more are there already."""
+        """Return whether there are too few rows, and more may come. Beyond a horizon more are known to exist."""
         has_all = self._no_more_splits and self.complete.issuperset(self.table.split_ids)
         if self._drains_from_us is not None or self.horizon_us < MAX_WATERMARK or has_all:
             return False
         return 0 < total(self.unread()) < min_rows
 
     def has_news(self, plan: MicroBatchPlan) -> bool:
-        """Whether a plan changes anything that Spark must know. Which splits are paused is no news. O(n)."""
+        """Return whether a plan changes anything for Spark. A split that is paused is no news. O(n)."""
         after, before = plan.after, self.table
         return bool(
             (after.positions > before.positions).any()
@@ -339,7 +340,7 @@ class Engine:
         )
 
     def commit(self, plan: MicroBatchPlan) -> list[str]:
-        """The micro-batch is read: go on behind it. The ids of the splits that it finished, which leave. O(m + n)."""
+        """Accept the last plan, and return the ids of the splits that it finished: these leave. O(m + n)."""
         assert plan is self._pending, "only the last plan can be committed, and once"
         self._note(events.PlanCommitted())
         self.last_plan, self._pending = plan, None
@@ -347,22 +348,22 @@ class Engine:
             self._stands_since_us = self._planned_us
         self.late = self.late + plan.late
         if self._generators is not None and self._reactive is not None:
-            # The reports of these records do the same, if they arrive.
+            # As the reports of these records would, if they arrive.
             self._generators.mark_active(self.table.split_ids, plan.after.positions > self.table.positions)
         self.table = plan.after
         finished = self._leave_finished()
         self._announced = self.table
         self.index.forget_before(self.table.positions)
-        # There may be more than this plan was allowed to take.
+        # A read limit may have left more records.
         self._changed = True
         return finished
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
     def unread(self) -> Int64Array:
-        """`int64[n]`: records of each split that are known to be there, and in no committed plan. O(n).
+        """Return how many known records of each split are in no committed plan, `int64[n]`. O(n).
 
-        Predicted where readers report, and positions have gaps.
+        If readers report, and positions have gaps, this is a prediction.
         """
         self._settle()
         return self._records_behind(self.table)
@@ -372,45 +373,45 @@ class Engine:
         return ends - table.positions if self._reactive is None else self._reactive.records_in(table, ends)
 
     def silent_since_us(self, plan: MicroBatchPlan) -> Int64Array:
-        """`int64[n]`: since when each split has nothing to read, once the last plan is committed. O(n).
+        """Return since when each split has nothing to read, once the last plan is committed, `int64[n]`. O(n).
 
-        `LONG_AGO_US` where it has something, or is finished.
+        `LONG_AGO_US` for a split that has something to read, or is finished.
         """
         after = plan.after
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
         return np.where(is_silent, self.idle_clock.caught_up_us, LONG_AGO_US)
 
     def readable_splits(self) -> int:
-        """How many splits have something to read. O(n)."""
+        """Return how many splits have something to read. O(n)."""
         return int(np.count_nonzero(self.unread()))
 
     def nearest_us(self) -> int | None:
-        """Event time of the record to be read next, of all splits; None if nothing is unread. O(n log n).
+        """Return the smallest event time of the next records of all splits; None if nothing is unread. O(n log n).
 
-        Without an index: how far the source must be let go for it to go on, see `SplitTable.slowest_unread`.
+        Without an index it is the smallest limit with which the source can go on, see `SplitTable.slowest_unread`.
         """
         self._settle()
         ends = self.index.ends()
         if self._reactive is not None:
-            # What was reported counts, also where the plan that took it in had no news for Spark.
+            # Reports count, also if the plan after them had no news.
             return (self.table if self._pending is None else self._pending.after).slowest_unread(ends)
         return self.index.nearest_time(self.table.positions) if (self.table.positions < ends).any() else None
 
     def available(self) -> dict[str, tuple[int, int]]:
-        """Of each split its next position, and the one after the last record known to be there. O(n).
+        """Return the next position of each split, and the end of its known records. O(n).
 
-        A split that was assigned since the last plan is not among them yet.
+        Splits that were assigned since the last plan are not in it.
         """
         ends = dict(zip(self.index.split_ids, self.index.ends().tolist(), strict=True))
         at = zip(self.table.split_ids, self.table.positions.tolist(), strict=True)
         return {split_id: (position, ends[split_id]) for split_id, position in at}
 
     def unreported(self) -> Sequence[str]:
-        """Splits of which not all that was planned last is reported; none where there is an index. O(n)."""
+        """Return the splits whose planned records are not all reported; none if there is an index. O(n)."""
         return () if self._reactive is None else self._reactive.splits.unreported()
 
     def explain(self, now_us: int) -> Explanation:
-        """Why the watermark stands where it does, after the last plan, at a processing time.
+        """Explain why the watermark stands where it does, after the last plan, at a processing time.
 
         O(n) once after each event, plan or commit, else O(1).
         """
@@ -453,7 +454,7 @@ class Engine:
         )
 
     def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """What happened to a split, oldest first, as far back as the log of the last events goes. O(log)."""
+        """Return what happened to a split, oldest first, as far back as the log of events reaches. O(log)."""
         return self._log.story(split_id)
 
     def validate(self) -> None:
@@ -488,7 +489,7 @@ class Engine:
             self._record(entry)
 
     def _settle(self) -> None:
-        """Let the splits join that were assigned since the last plan. O(n log n)."""
+        """Add the splits that were assigned since the last plan to the table. O(n log n)."""
         if not self._joining:
             return
         positions, origins, times = map(list, zip(*self._joining.values(), strict=True))
@@ -496,7 +497,7 @@ class Engine:
         self.late = np.append(self.late, np.zeros(len(origins), np.int64))[order]
         self.idle_clock.add(origins, times, order)
         self._joining.clear()
-        # A plan that was not committed is without these.
+        # The last plan was made without them.
         self._pending = self._explained = None
 
     def _leave_finished(self) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from alignment.simulation.capacity import Capacity, Load, capacity
 from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
-from alignment.simulation.described import Faults, Planning, Records, Scenario, SourceScenario
+from alignment.simulation.described import Records
 from alignment.simulation.recorded import RecordedWorkload
 from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.trace import SourceTrace
 
 __all__ = [

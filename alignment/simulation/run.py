@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 
 from alignment.groups import SourceReport, source_limit
-from alignment.simulation.described import Records, Scenario, SimulatedSource
+from alignment.simulation.described import Records, SimulatedSource
+from alignment.simulation.scenario import Scenario
 from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
 from alignment.watermarks import MAX_WATERMARK
 
@@ -55,7 +56,7 @@ def simulate(
 
     Examples
     --------
-    >>> from alignment.simulation.described import Scenario, SourceScenario
+    >>> from alignment.simulation.scenario import Scenario, SourceScenario
     >>> skewed = SourceScenario(splits=4, records=500, skew_us=200_000, max_drift_us=50_000, first_rows=10)
     >>> run = simulate(Scenario(sources=(skewed,)), seed=1)
     >>> run.has_ended, int(run.sources[0].rows.sum()), int(run.sources[0].late.sum())

@@ -29,7 +29,7 @@ class SplitRange(Generic[SplitT]):
 
     @classmethod
     def evenly(cls, start: SplitT, stop: int, rows_per_range: int) -> list[SplitRange[SplitT]]:
-        """What lies before `stop` in a split, in ranges of about as many positions, at most `rows_per_range`."""
+        """Return what is before `stop` in a split as ranges of equal size, at most `rows_per_range` positions each."""
         rows = stop - start.position
         if rows <= rows_per_range:
             return [cls(start.until(stop), rows)]
@@ -100,65 +100,71 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         return own_stops(self, splits)
 
     def blocked_splits(self) -> Collection[str]:
-        """Ids of splits with records that cannot be read yet: these are not idle. By default there are none.
+        """Return the ids of splits with records that cannot be read yet: these are not idle. By default none.
 
-        A mapping gives the number of these records with each id, 0 where it is not known.
-        A reader that the planner looks ahead with can report it itself, see `CaughtUp.BLOCKED`.
+        A mapping gives the number of these records with each id, 0 if it is not known. A reader with which the planner
+        reads ahead can report this itself, see `CaughtUp.BLOCKED`.
         """
         return ()
 
     def unindexed_splits(self) -> Collection[str]:
-        """Ids of splits with records that the index does not have yet: these are not idle. By default none."""
+        """Return the ids of splits with records that the index does not have yet: these are not idle.
+
+        By default none.
+        """
         return ()
 
     def unreachable_splits(self) -> Collection[str]:
-        """Ids of splits that cannot be looked at now, some or all: these are not idle. By default there are none.
+        """Return the ids of splits that cannot be reached now: these are not idle. By default none.
 
-        A mapping gives with each id why, since when and what follows, for `explain`. Log that as well, and fail with an
-        error in the end.
+        A mapping gives with each id the reason, since when, and what follows, for `explain`. Log this as well, and
+        raise an error in the end.
         """
         return ()
 
     def metrics(self) -> Mapping[str, int]:
-        """Return what the progress of a query has of this source beside its splits: numbers by name; by default none.
+        """Return numbers by name for the progress of a query, such as how many files wait; by default none.
 
-        They are in the reasons for the watermark too, which `explain` gives: how many files wait, for example.
+        `explain` has them too.
         """
         return {}
 
     def lost_splits(self) -> Collection[str]:
-        """Ids of splits whose records are not there any more: nothing of them is read. By default there are none.
+        """Return the ids of splits whose records no longer exist: nothing of them is read. By default none.
 
-        Called before a micro-batch is read that was planned a while ago: one that is read again after a restart, then
-        also before `start`, and each one of a run to the end of what is there (AvailableNow). An enumerator that has
-        started may abandon and assign splits here. A `DataLossError` if the user does not want to go on without them.
+        Called before a micro-batch is read that was planned a while ago: after a restart, then also before `start`, and
+        in each micro-batch of a run with AvailableNow. An enumerator that has started may abandon and assign splits
+        here. Raise a `DataLossError` if the options do not allow to go on without the records.
         """
         return ()
 
     def ranges_to_read(self, ranges: Sequence[SplitRange[SplitT]]) -> Sequence[SplitRange[SplitT]]:
-        """Return these ranges of a micro-batch as its tasks are to get them; by default as they are.
+        """Return the ranges of a micro-batch as its tasks get them; by default unchanged.
 
-        Called each time before a micro-batch is read, after `lost_splits`. Here a split may be given what only a task
-        needs and no offset has, and a range may be left out of which nothing is there any more.
+        Called each time before a micro-batch is read, after `lost_splits`. Override it to add to splits what only tasks
+        need, and to leave out ranges whose records no longer exist.
         """
         return ranges
 
     @abstractmethod
     def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
-        """What must survive a restart beside the splits in work; all that was assigned is in work.
+        """Return what must survive a restart in addition to the splits in work, which are all assigned splits.
 
-        Its size must not grow with the splits ever seen. No split may be assigned here: the micro-batch is planned.
-        `checkpoint_id` is the number of the state, and so of the micro-batch that leads to it; it rises.
+        Its size must not grow with the number of splits ever found. No split may be assigned here, since the
+        micro-batch is planned. `checkpoint_id` is the number of the state after this micro-batch; it rises.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The micro-batch that leads to a state, and all before it, is done. Missing for the last one of a query."""
+        """The micro-batch before a state, and all earlier ones, are committed.
+
+        Not called for the last one of a query.
+        """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A state was given up: planning goes on from an earlier one."""
+        """A state was discarded: planning goes on from an earlier one."""
 
     def close(self) -> None:
-        """Let go of resources. Spark does not always call it: nothing may rely on it."""
+        """Release resources. Spark does not always call it: nothing may depend on it."""
 
 
 def own_stops(owner: object, splits: Sequence[SourceSplit]) -> list[int]:

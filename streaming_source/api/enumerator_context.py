@@ -80,9 +80,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def event_time_range(self) -> EventTimeRange:
         """The event times that the query wants, in batch or in a stream; by default all. It does not change.
 
-        Records outside are left out of the frame, whatever the enumerator does. One that knows blocks, or whole splits,
-        that this range excludes may leave them out of what is read: of `SupportsEventTimeIndex.ranges`, and of where a
-        new split begins or ends.
+        Records outside of it are always left out of the frame. An enumerator may also leave out blocks, or whole
+        splits, that this range excludes: in `SupportsEventTimeIndex.ranges`, and where a new split begins or ends.
         """
         return ALL_TIMES
 
@@ -90,36 +89,35 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @abstractmethod
     def current_parallelism(self) -> int:
-        """How many readers there are to be. It differs after a restart with another `numReaders`: do not keep it."""
+        """Return how many readers there are. It differs after a restart with another `numReaders`: do not keep it."""
 
     @abstractmethod
     def registered_readers(self) -> Mapping[int, ReaderInfo]:
-        """The readers that can be given splits, by their numbers."""
+        """Return the readers to which splits can be assigned, by their numbers."""
 
     @abstractmethod
     def assign_splits(self, assignment: SplitsAssignment[SplitT]) -> None:
-        """Give splits to readers. They count for the watermark at once, read or not.
+        """Assign splits to readers. They count for the watermark at once.
 
-        A `SourceError` if one of the readers is not registered, or one of the splits in work already; then none is
-        assigned.
+        Raises a `SourceError` if a reader is not registered, or a split is in work already; then none is assigned.
         """
 
     def assign_split(self, split: SplitT, subtask_id: int) -> None:
-        """Give one split to a reader; see `assign_splits`."""
+        """Assign one split to a reader; see `assign_splits`."""
         self.assign_splits(SplitsAssignment({subtask_id: [split]}))
 
     @abstractmethod
     def signal_no_more_splits(self, subtask_id: int) -> None:
-        """A reader will get no more splits: no request of it will come. May be repeated.
+        """Report that a reader will get no more splits: it will request none. May be called again.
 
-        When that is so of all readers, and all their splits are finished, a bounded source has ended.
+        A bounded source has ended when this was called for all readers, and all splits are finished.
         """
 
     @abstractmethod
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
-        """Have `handle_source_events` of a reader called with this event; a `SourceError` if it is not registered.
+        """Call `handle_source_events` of a reader with this event; raises a `SourceError` if it is not registered.
 
-        On Spark the reader is the task of that number in a micro-batch to come; events do not survive a restart.
+        On Spark the reader is the task of that number in a later micro-batch. Events do not survive a restart.
         """
 
     # ---- work ----------------------------------------------------------------------------------------------------
@@ -136,26 +134,26 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     ) -> None:
         """Run `call` on a worker thread and hand its result, or its error, to `handler` on the coordinator's thread.
 
-        With a period, again and again: each call begins a period after the one before has ended. The first result of
-        every call without a delay is waited for before the first micro-batch is planned. An error raised by `handler`
-        fails the query. `call` must not touch what the enumerator's methods use. It is never made twice at once.
+        With a period it is repeated: each call begins a period after the one before has ended. Before the first
+        micro-batch is planned, the planner waits for the first result of every call without a delay. An error raised by
+        `handler` fails the query. `call` must not use what the enumerator's methods change. It never runs twice at
+        once.
 
-        With `at_each_trigger` it is also made, and waited for up to a second, whenever a micro-batch would be planned
-        and there is nothing to read: so a trigger that finds nothing has looked, and `processAllAvailable` covers what
-        was written before. It rests nine times as long as it took; one that took more than 20 ms eight times in a row
-        is left to its period.
+        With `at_each_trigger` it is also called, for up to a second, whenever a trigger finds nothing to read, so that
+        `processAllAvailable` covers what was written before. After a call there is a pause nine times as long as the
+        call; one that took more than 20 ms eight times in a row is only made by its period.
         """
 
     @abstractmethod
     def run_in_coordinator_thread(self, action: Callable[[], None]) -> None:
-        """Run something on the coordinator's thread, soon. An error raised by it fails the query."""
+        """Run an action on the coordinator's thread, soon. An error raised by it fails the query."""
 
     @abstractmethod
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
-        """Apply a function to each item, several at once on the worker threads; the results in order.
+        """Apply a function to each item, several at once on the worker threads, and return the results in order.
 
-        For use inside of a `call` of `call_async`, and for what a plan cannot be made without. Waits for all; raises
-        the error of the first item that failed.
+        For use inside of a `call` of `call_async`, and for what a plan needs. Waits for all; raises the error of the
+        first item that failed.
         """
 
     # ---- event times ---------------------------------------------------------------------------------------------
@@ -171,33 +169,33 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         """Add the next records of a split as one opaque block, which `SupportsEventTimeIndex.first_later` cuts.
 
-        Only where `supports_opaque_blocks` is true. It covers `rows` positions; where these have gaps, it has fewer
-        records. One of these has the event time `max_us`, below `event_time_limit_us`, and none is later.
+        Only if `supports_opaque_blocks` is true. It covers `rows` positions; if these have gaps, it has fewer records.
+        One of them has the event time `max_us`, below `event_time_limit_us`, and none is later.
         """
 
     @abstractmethod
     def expect_records(self, ends: Mapping[str, int]) -> None:
-        """There are records before these positions of these splits, whatever is known of them.
+        """Report that these splits have records up to these positions, by split id.
 
-        For a `call_async` with `at_each_trigger`, of a source without an index of event times: a trigger does not
-        report that there is nothing to read before it has looked at the splits that have more than it knows of.
+        For a `call_async` with `at_each_trigger` of a source without an index of event times: a trigger does not report
+        that there is nothing to read before the planner has read ahead to these positions.
         """
 
     @abstractmethod
     def complete_split(self, split_id: str) -> None:
-        """No record will be added to this split: once read it is finished."""
+        """Report that no record will be added to this split: it is finished once it is read."""
 
     @abstractmethod
     def abandon_split(self, split_id: str) -> None:
-        """The unread records of this split are lost: none is planned, and the split finishes.
+        """Report that the unread records of this split are lost: none is planned, and the split finishes.
 
-        What is known of it is forgotten, and later blocks of it are ignored. Records that were planned already are
-        missing in their micro-batch.
+        Its blocks leave the index, and later ones are ignored. Records that were planned already are missing in their
+        micro-batch.
         """
 
     @abstractmethod
     def set_horizon(self, event_time_us: int | None) -> None:
-        """Splits that are known, and not assigned yet, have no record earlier than this; None if none waits.
+        """Set the earliest event time of known splits that are not assigned yet; None if none waits.
 
-        Nothing later is read, and the watermark stays below it. See `SupportsEventTimeIndex.assign_waiting`.
+        No later record is read, and the watermark stays below it. See `SupportsEventTimeIndex.assign_waiting`.
         """

@@ -18,32 +18,32 @@ __all__ = ["SupportsEventTimeIndex"]
 
 
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):
-    """Mixed into a `SplitEnumerator`, in front of it: it knows its records' event times without reading them.
+    """A mixin for a `SplitEnumerator`, named before it, that knows its records' event times without reading them.
 
-    Parquet files have them in their footers, brokers in a time index. Such an enumerator assigns its splits, and adds
-    their records with `SplitEnumeratorContext.add_blocks`. Without this, the planner reads ahead of the readers to
-    learn event times: every record is read twice.
+    Parquet files have event times in their footers, brokers in a time index. Such an enumerator assigns its splits, and
+    adds their records with `SplitEnumeratorContext.add_blocks`. For other sources the planner reads ahead of the
+    readers: every record is read twice.
 
-    Records are counted by their positions. Where those of opaque blocks have gaps, a limit on rows counts none that an
-    answer of `first_later` without a bound has shown, and may count others.
+    Records are counted by positions. If positions of opaque blocks have gaps, a limit on rows may count some gaps as
+    rows; it does not count gaps that a call of `first_later` without a bound has shown.
     """
 
     @abstractmethod
     def restore_splits(self, splits: Sequence[SplitT]) -> None:
-        """Take back the splits in work as the offset has them, before `start`. They are assigned already."""
+        """Restore the splits in work from the offset, before `start`. They are assigned already."""
 
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Exact event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` where there is none."""
+        """Return the event times of the block `[start, stop)`, `int64[stop - start]`; `NO_TIMESTAMP` without one."""
 
     def first_later(
         self, split_ids: Sequence[str], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], bound_us: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Of each split the first record in `[start, stop)` whose event time is later than a bound.
+        """Return the first record of each split in `[start, stop)` whose event time is later than a bound.
 
-        Only of splits that have opaque blocks, see `SplitEnumeratorContext.add_opaque_block`. A plan calls it and waits
-        for the answer: for all splits at once, and seldom more than twice. Gives positions and event times, `int64[n]`
-        each: `stop` and `NO_TIMESTAMP` where there is none.
+        Called only for splits with opaque blocks, see `SplitEnumeratorContext.add_opaque_block`. A plan waits for it:
+        one call for all splits, seldom more than two. Returns positions and event times, `int64[n]` each: `stop` and
+        `NO_TIMESTAMP` if there is no such record.
         """
         raise UnsupportedOperationError(
             f"{type(self).__name__} adds opaque blocks and does not override first_later: override it, or use "
@@ -51,43 +51,43 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         )
 
     def extend_snapshot(self) -> None:
-        """Add more records of the splits whose known ones are all in a state, up to what was there when last listed.
+        """Add more records of splits whose indexed records are all in a state, up to the ends of the last discovery.
 
-        Called before each plan of a run that reads to the end of what is there (AvailableNow), when nothing is
-        listed any more. By default all was added when it was found.
+        Called before each plan of a run with AvailableNow, which makes no more discoveries. By default all records were
+        added when they were found.
         """
 
     def place_of(self, split_id: str, position: int) -> str | None:
         """Describe where the record at `position` is, for a person; None for the text of `SourceSplit.place`.
 
-        Override it where a split does not know what follows its own position: one that was read to the end of a file.
+        Override it if a split at the end of a file does not know the next file.
         """
         return None
 
     @abstractmethod
     def split_at(self, split_id: str, position: int) -> SplitT:
-        """The split in the state in which the record at `position` is next."""
+        """Return the split in the state in which the record at `position` is next."""
 
     @abstractmethod
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        """What to read to get from one state of a split to another, cut into parts of about `rows_per_range`.
+        """Return what to read between two states of a split, in ranges of about `rows_per_range` records.
 
-        A function of the two states: it works before any discovery, and always gives the same records. A
-        `DataLossError` if these are not all there any more.
+        It is a function of the two states: it works before any discovery, and always returns the same records. Raise a
+        `DataLossError` if they no longer all exist.
         """
 
     @abstractmethod
     def finish_split(self, split_id: str) -> None:
-        """A completed split was read to its end and leaves the offset; remember not to assign it again."""
+        """A completed split was read to its end, and leaves the offset: it must not be assigned again."""
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        """Assign splits that were kept waiting, if it is their turn; whether any was assigned. By default none waits.
+        """Assign waiting splits whose turn it is, and return whether any was assigned. By default none waits.
 
         A source with more splits than can be in work at once assigns them in the order of their earliest records, and
-        reports with `SplitEnumeratorContext.set_horizon` from which event time on there are others. Called before each
-        plan while there is a horizon, until nothing is assigned. `readable` splits in work have something to read; the
-        next record has the event time `nearest_us`: where it is beyond the horizon, nothing can be read before more
-        splits are in work.
+        sets the earliest event time of the others with `SplitEnumeratorContext.set_horizon`. Called before each plan
+        while there is a horizon, until nothing is assigned. `readable` splits in work have something to read, and the
+        earliest next record has the event time `nearest_us`: if that is beyond the horizon, nothing can be read before
+        more splits are in work.
         """
         return False
 

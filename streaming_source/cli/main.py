@@ -18,9 +18,9 @@ from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError, InvalidArgumentError, UnknownSplitError
 from alignment.sentence import watermark_text
 from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.described import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.recorded import RecordedWorkload
 from alignment.simulation.run import simulate
+from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values

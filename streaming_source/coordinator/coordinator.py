@@ -1,9 +1,9 @@
-"""From one state of a source to the next: what Spark calls `latestOffset` and `partitions`, without Spark."""
+"""From one state of a source to the next: `latestOffset` and `partitions` of Spark's reader, without Spark."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
@@ -23,7 +23,7 @@ from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.source_positions import in_source_positions, with_invalid
+from streaming_source.coordinator.source_explanation import with_source
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.strange_times import StrangeTimes
 from streaming_source.coordinator.workers import WorkerPool, Workers
@@ -37,11 +37,11 @@ __all__ = ["SourceCoordinator"]
 
 _log = logging.getLogger(__name__)
 
-_FIRST_LOOKS_S: Final = 2.0
-_LOOK_S: Final = 1.0
-"""How long a trigger that finds nothing waits for another look."""
+_FIRST_RECORDS_S: Final = 2.0
+_DISCOVERY_S: Final = 1.0
+"""How long a trigger that finds nothing to read waits for a discovery."""
 _OUTLOOK_S: Final = 2.0
-"""How long the last plan waits to see more of what a run reads, where other sources of the query go by that."""
+"""How long the last plan of a run waits to find more records, if other sources of the query plan by its outlook."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
 _NAMED: Final = 10
@@ -58,11 +58,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     it: splits that the last micro-batch finished have left it, and splits assigned since have joined it. Its positions
     are those of the index, which for a source without an index of its own are numbers of records.
 
-    `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` the wall
-    clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
-    `workers`, by default threads, do what must not keep the planner waiting; they are closed with this. The `group`
+    `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` is the
+    wall clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
+    `workers`, by default threads, run calls for which the planner must not wait; they are closed with this. The `group`
     exchanges reports with the other sources of an alignment group, and is left when this is closed. The `recorder`
-    writes down what drives the engine.
+    records what drives the engine.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._workers = WorkerPool() if workers is None else workers
         self._group = group
         self._recorder = recorder
-        # Since when only what is there is read (AvailableNow); None as long as more may come.
+        # Since when only present records are read (AvailableNow); None if more may come.
         self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
@@ -105,7 +105,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def runtime(self) -> SourceRuntime[SplitT, CheckpointT]:
-        """The enumerator, and all around it; there after `restore`."""
+        """The enumerator, and what is made for it; it exists after `restore`."""
         if self._runtime is None:
             raise SourceError(
                 f"the planner of {self._source.name} has no enumerator yet: call restore() first, with the state of an "
@@ -115,13 +115,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def host(self) -> EnumeratorHost[SplitT, CheckpointT]:
-        """The enumerator and its readers; there after `restore`."""
+        """The enumerator and its readers; it exists after `restore`."""
         return self.runtime.host
 
     def restore(self, state: SourceState[SplitT, CheckpointT], *, is_read_again: bool = False) -> None:
-        """Begin from a state: the one of an offset, or `SourceState.initial()`. Nothing is looked at yet.
+        """Begin from a state: that of an offset, or `SourceState.initial()`. Discovery does not start yet.
 
-        A source that has ended is not looked at any more, unless the micro-batch before the state `is_read_again`.
+        A source that has ended is not discovered again, unless the micro-batch before the state `is_read_again`.
 
         Once planning has begun it goes on from an earlier state with `rewind` alone.
         """
@@ -143,11 +143,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._group.start(self.host.calls)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Plan on from an earlier state than the last one: what was handed out since was not taken."""
+        """Go on from an earlier state than the last one: Spark has not used the states since."""
         runtime = self.runtime
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
         if not (runtime.event_times.goes_back and self._started):
-            # What the enumerator added of the records since is forgotten: it must be found anew.
+            # Records that the enumerator added before have left the index: a new enumerator must find them again.
             self.host.close()
             self._started = False
             self.restore(state)
@@ -163,7 +163,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._group.join()
 
     def drain(self) -> None:
-        """From now on behave as if nothing new came in, and read to the end of what is there (AvailableNow)."""
+        """From now on read only present records, to their end (AvailableNow)."""
         self._drains_from_us = self._now_us()
         if self._group is not None:
             self._group.drain()
@@ -185,8 +185,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self.is_draining:
             calls.end()
         else:
-            # Not needed, but the first micro-batch had better not be an empty one.
-            self.host.run_until(runtime.event_times.is_warm, _FIRST_LOOKS_S)
+            # So that the first micro-batch is not an empty one.
+            self.host.run_until(runtime.event_times.is_warm, _FIRST_RECORDS_S)
 
     def close(self) -> None:
         if self._group is not None:
@@ -203,11 +203,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def advance(self, max_rows: int | None = None) -> SourceState[SplitT, CheckpointT]:
         """Plan the next micro-batch and return the state after it; the same object when there is nothing to do.
 
-        Where probing is cheap, this very call probes whether there is something to do. A source without an
-        index that is being drained is waited for: what has not been seen of it may be there.
+        If a discovery is cheap, this call makes one when there is nothing to do. When a source without an index is
+        drained, this waits until it has read ahead to its end.
         """
         self.end_batch()
-        has_looked = not self._started
+        has_discovered = not self._started
         if not self._started:
             self.start()
         engine, event_times = self.runtime.engine, self.runtime.event_times
@@ -226,19 +226,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows, group):
                 return self.state
             if not self.is_draining:
-                if has_looked:
+                if has_discovered:
                     return self.state
-                self._look_for_more()
-                has_looked = True
+                self._discover_more()
+                has_discovered = True
             elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
                 if group is None or not group.holds(engine.nearest_us()):
                     self._warn_of_unread()
                     return self.state
                 if group.may_go_on and not has_renewed:
-                    # The others have taken in what this source has just reported.
+                    # The others have read the report that this source has just made.
                     has_renewed = True
                 elif group.is_worth_waiting():
-                    # A run ends once no source has anything: so this one has a micro-batch without a record.
+                    # A run ends when no source has anything to do: so this one plans a micro-batch without records.
                     self._plan(max_rows, group, is_turn=True)
                     return self.state
                 else:
@@ -250,7 +250,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self.host.calls.wait()
 
     def end_batch(self) -> None:
-        """The last micro-batch is done, as far as Spark shows: it requests the next one, or reports. O(1)."""
+        """Record that the last micro-batch is done: Spark has called for the next one, or reported progress. O(1)."""
         if self._batch is not None and self._batch.done_us is None:
             self._batch = replace(self._batch, done_us=self._now_us())
 
@@ -259,32 +259,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return self._drains_from_us is not None
 
     def explain(self) -> Explanation | None:
-        """Why the watermark stands where it does, in positions of the source; None before planning has begun. O(n)."""
+        """Explain why the watermark stands where it does, in positions of the source; None before the start. O(n)."""
         if not self._started:
             return None
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
-        known = self.state.by_id()
-        available, event_times = self.runtime.engine.available(), self.runtime.event_times
-        splits = in_source_positions(explanation.splits, known, available, event_times, self.host.known_ends)
-        if far := self._strange.far:
-            splits = [split._replace(far=far.get(split.split_id)) for split in splits]
-        if explanation.bounds.out_of_orderness_us is not None:
-            splits = [with_invalid(split, known.get(split.split_id)) for split in splits]
-        blocked, away = self.host.enumerator.blocked_splits(), self.host.enumerator.unreachable_splits()
-        if isinstance(blocked, Mapping):
-            splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
         waits_for = self._group if explanation.waits_for_group else None
-        member = None if waits_for is None else waits_for.slowest_at(explanation.at_us)
         return replace(
-            explanation,
-            splits=tuple(splits),
-            group=member,
+            with_source(explanation, self.runtime, self.state, self._strange),
+            group=None if waits_for is None else waits_for.slowest_at(explanation.at_us),
             batch=self._batch,
             reads=self._source.identity[:_SHOWN],
-            away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
-            needed_bound_us=self._strange.needed_bound_us,
-            metrics=tuple(self.host.enumerator.metrics().items()),
         )
 
     def ranges(
@@ -294,26 +279,26 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         readers: int,
         min_rows: int,
     ) -> Sequence[SplitRange[SplitT]]:
-        """What to read between two states, cut so that it can be shared by `readers`. Works without `start`."""
+        """Return what to read between two states, cut into ranges for `readers`. Works without `start`."""
         if end.sequence == self.state.sequence:
             # The micro-batch that is read now announces the watermark of `end`.
             self._announce_again = False
-        # In all other cases discovery looks in the background.
+        # While planning goes on, discovery finds lost splits in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
         pairs = end.since(start, reads_on=reads_on)
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
-        # Where a watermark needs the records in their order a split has one reader.
+        # If a watermark depends on the order of records, one reader reads the whole split.
         size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
         ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
         left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
         return self.host.enumerator.ranges_to_read(left)
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
-        """What to read of a fresh source in one go, for a batch read: all there is now. Call `restore` and this only.
+        """Return all present records of a fresh source, for a batch read. Call only `restore` before.
 
-        A bounded source without an index is not read ahead: its splits have their ends in themselves.
+        A bounded source without an index is not read ahead: readers find the ends of its splits.
         """
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
@@ -329,12 +314,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return found
 
     def validate(self) -> None:
-        """Assert what always holds between two plans; for tests. Nothing is remembered of a split that left. O(n)."""
+        """Assert invariants between two plans, for tests: nothing is kept of a split that left. O(n)."""
         if not self._started:
             return
         self.runtime.engine.validate()
         in_work = set(self.runtime.engine.index.split_ids)
-        # The ranges of what the last micro-batch finished are still to be cut.
+        # The last ranges of splits that the last micro-batch finished are not cut yet.
         known = in_work.union(self.state.finished())
         remembered = {
             "the planner": self.runtime.event_times.split_ids() - known,
@@ -350,14 +335,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
     def _plan(self, max_rows: int | None, group: GroupExchange | None, *, is_turn: bool = False) -> bool:
-        """Plan, and commit the plan if there is news in it, or `is_turn`; whether it was committed."""
+        """Plan, commit the plan if it has news or `is_turn`, and return whether it was committed."""
         engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting()
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
-            # So that Spark goes on to the next trigger, in which this source reads.
+            # An empty micro-batch, so that Spark goes on to the next trigger, in which this source reads.
             is_turn = is_turn or (group.lets_others_plan and engine.nearest_us() is not None)
         self.runtime.event_times.before_plan()
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
@@ -370,38 +355,38 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._read_us = now_us
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if group is not None:
-            # It may see more, so it comes first.
+            # First, since it may find more records.
             outlook = self._outlook(max_rows) if group.in_one_query and min_rows is None else None
             nearest_us = engine.nearest_us()
-            # A source that has read all that a run reads does not count in the group.
+            # A source that has read all records of a run does not count in the group.
             has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
             group.report(None if has_ended else plan.slowest_us, nearest_us, outlook)
         return is_news
 
     def _outlook(self, max_rows: int | None) -> Outlook | None:
-        """How far the next plan gets, for the other sources of the query."""
+        """Return how far the next plan gets, for the other sources of the query."""
         event_times = self.runtime.event_times
         if self.is_draining and not event_times.is_at_rest:
-            # All that was seen is planned: what is seen next decides how far the others go.
+            # All known records are planned: the next ones decide how far the others may go.
             self.host.run_until(lambda: event_times.is_settled or event_times.is_at_rest, _OUTLOOK_S)
             self._take_added()
         knows_all = event_times.is_settled or event_times.is_at_rest
         return self.runtime.engine.outlook(max_rows, knows_all=knows_all)
 
     def _may_wait_for_rows(self) -> bool:
-        """Whether nothing speaks against it: no other source waits for this one, and more is not left unseen."""
+        """Return whether rows may wait for more: no other source waits for this one, and all present rows are known."""
         is_waited_for = self._group is not None and self._group.is_waited_for
         return not is_waited_for and self.runtime.event_times.knows_all
 
     def _ends_wait(self) -> bool:
-        """Whether rows that waited for more are to be read now."""
+        """Return whether rows that waited for more are read now."""
         reads_at_us = self.runtime.engine.reads_at_us
         if reads_at_us == MAX_WATERMARK:
             return False
         return self._now_us() >= reads_at_us or not self._may_wait_for_rows()
 
     def _assign_waiting(self) -> None:
-        """Let splits that wait join until something before the horizon can be read."""
+        """Assign splits that wait, until a record before the horizon can be read."""
         engine, event_times = self.runtime.engine, self.runtime.event_times
         while engine.horizon_us < MAX_WATERMARK:
             nearest_us = engine.nearest_us()
@@ -411,7 +396,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._take_added()
 
     def _take_added(self) -> None:
-        """Let event times be found of the splits that were assigned."""
+        """Let the provider find event times of newly assigned splits."""
         added, self.host.added = self.host.added, []
         if added:
             self.runtime.event_times.add_splits(added)
@@ -428,21 +413,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         wait_for = dict.fromkeys(unindexed, WaitsFor.RECORDS) | dict.fromkeys(blocked, WaitsFor.TRANSACTION)
         wait_for |= dict.fromkeys(unreachable, WaitsFor.SOURCE)
-        # Triggers come every few milliseconds: the log of events need not have it with each.
+        # Triggers come every few milliseconds: the event is logged only if it changes something.
         if not wait_for.items() <= engine.idle_clock.blocked.items():
             engine.apply(events.SplitsBlocked(blocked, unreachable, unindexed))
 
-    def _look_for_more(self) -> None:
-        """Find what is there and was not seen yet, as far as that can be done soon."""
+    def _discover_more(self) -> None:
+        """Discover new records, for a second at most."""
         host, event_times = self.host, self.runtime.event_times
-        host.calls.refresh(_LOOK_S)
+        host.calls.refresh(_DISCOVERY_S)
         if host.expected:
             is_found = event_times.find_expected(host.expected)
             host.expected.clear()
-            host.run_until(is_found, _LOOK_S)
+            host.run_until(is_found, _DISCOVERY_S)
 
     def _warn_of_unread(self) -> None:
-        """The run ends (AvailableNow): warn once of what it leaves unread, and why."""
+        """Warn once, at the end of a run (AvailableNow), of the records that it leaves unread, and why."""
         table, unread = self.runtime.engine.table, self.runtime.engine.unread()
         if self._warned or not unread.any():
             return
@@ -511,14 +496,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that announces nothing again would hold the others back for ever.
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
-        # What was read and not reported is read again, for the watermark alone.
+        # Records that were read and not reported are read again, for the watermark.
         self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
         if self._group is not None and len(state.table) and not self.is_draining:
-            # The others may plan before this source, which until then is where it was (FLINK-40505).
+            # The others may plan before this source: until it plans, its watermark is that of the state (FLINK-40505).
             self._group.report(state.table.slowest_counting(), None)
 
     def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Let the splits of a state be in work; those that it finished leave."""
+        """Put the splits of a state in work, without those that it finished."""
         runtime = self.runtime
         positions = np.array([split.position for split in state.splits], np.int64)
         origins = np.array([split.origin().position for split in state.splits], np.int64)
@@ -541,5 +526,5 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
 
 def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:
-    """The splits that have most, and how many."""
+    """Return the splits with the highest counts."""
     return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}

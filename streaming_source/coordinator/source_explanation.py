@@ -1,0 +1,88 @@
+"""The explanation of an engine, with what the source adds: its own positions, and why its splits wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from alignment.explain import Explanation, SplitExplanation, WaitsFor
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.api import SourceSplit
+from streaming_source.coordinator.event_times import RecordNumber
+from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.runtime import SourceRuntime
+from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.strange_times import StrangeTimes
+
+__all__ = ["with_source"]
+
+
+def with_source(
+    explanation: Explanation, runtime: SourceRuntime[Any, Any], state: SourceState[Any, Any], strange: StrangeTimes
+) -> Explanation:
+    """Return an explanation of the runtime's engine with what its source adds. O(n).
+
+    `state` is the last state, `strange` has the records that stand out in it.
+    """
+    known, host = state.by_id(), runtime.host
+    available = runtime.engine.available()
+    splits = _in_source_positions(explanation.splits, known, available, runtime.event_times, host.known_ends)
+    if far := strange.far:
+        splits = [split._replace(far=far.get(split.split_id)) for split in splits]
+    if explanation.bounds.out_of_orderness_us is not None:
+        splits = [_with_invalid(split, known.get(split.split_id)) for split in splits]
+    blocked, away = host.enumerator.blocked_splits(), host.enumerator.unreachable_splits()
+    if isinstance(blocked, Mapping):
+        splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
+    return replace(
+        explanation,
+        splits=tuple(splits),
+        away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
+        needed_bound_us=strange.needed_bound_us,
+        metrics=tuple(host.enumerator.metrics().items()),
+    )
+
+
+def _in_source_positions(
+    splits: Sequence[SplitExplanation],
+    states: Mapping[str, SourceSplit],
+    available: Mapping[str, tuple[int, int]],
+    event_times: EventTimeProvider[Any],
+    known_ends: Mapping[str, int],
+) -> list[SplitExplanation]:
+    """Return the splits with positions of the source, and all records that it reports to be there. O(n).
+
+    An engine counts records. `states` are the splits as of the last state, `available` is `Engine.available`. The
+    source reported `known_ends`, which may be beyond the records with known event times.
+    """
+    located = []
+    for split in splits:
+        split_id, is_far = split.split_id, split.next_us is not None
+        seen_to = event_times.position_at(split_id, RecordNumber(available[split_id][1]))
+        position = event_times.position_at(split_id, RecordNumber(split.position))
+        place = event_times.place_of(split_id, split.position) if is_far else None
+        unseen = known_ends.get(split_id, 0) - seen_to
+        located.append(_located(split, states.get(split_id), position, unseen, place))
+    return located
+
+
+def _with_invalid(split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
+    """Return a split without a watermark with the count of its records so far: none of them has an event time."""
+    if state is None or split.watermark > MIN_WATERMARK or split.waits_for is WaitsFor.REPORT:
+        return split
+    return split._replace(invalid=max(split.position - state.origin().position, 0))
+
+
+def _located(
+    split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int, place: str | None
+) -> SplitExplanation:
+    if position == split.position and unseen <= 0 and split.next_us is None:
+        return split
+    if unseen > 0:
+        if split.waits_for is WaitsFor.RECORDS:
+            split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
+        split = split._replace(behind=split.behind + unseen)
+    if place is None and split.next_us is not None and state is not None and state.position == position:
+        place = state.place
+    return split._replace(position=position, place=place)
