@@ -81,9 +81,11 @@ def named(split_ids: Collection[str], most: int = 3) -> str:
     --------
     >>> named(["a", "b"]), named(["a", "b", "c", "d", "e"])
     ("'a', 'b'", "'a', 'b', 'c' and 2 more")
+    >>> named([str(number) for number in range(5_003)])
+    "'0', '1', '2' and 5,000 more"
     """
     ids = list(split_ids)
-    return ", ".join(map(repr, ids[:most])) + (f" and {len(ids) - most} more" if ids[most:] else "")
+    return ", ".join(map(repr, ids[:most])) + (f" and {len(ids) - most:,} more" if ids[most:] else "")
 
 
 def counted(count: int, unit: str) -> str:

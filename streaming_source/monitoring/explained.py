@@ -290,7 +290,7 @@ def _table(report: WatermarkReport) -> list[str]:
     ordered = sorted(report.explanation.splits, key=lambda s: (s.split_id not in holders, s.watermark, s.split_id))
     lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
     more = len(ordered) - _LINES
-    return lines + ([f"... and {more} more"] if more > 0 else [])
+    return lines + ([f"... and {more:,} more"] if more > 0 else [])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

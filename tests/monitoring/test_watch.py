@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ from tests.monitoring.pages import data_of
 from tests.monitoring.situations import Situation, at, records
 
 PATIENCE_S = 20
+
+
+@pytest.fixture(autouse=True)
+def _clients_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming_source.monitoring.watch_server._ALIVE_S", 0.1)
 
 
 @pytest.fixture
@@ -298,6 +304,32 @@ def test_close_ends_clients_that_wait_and_those_that_send_nothing(query: Situati
     events.read()
     silent.close()
     events.close()
+
+
+def test_more_clients_than_it_has_threads_for_are_turned_away(
+    query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.monitoring.watch_server._MAX_CONNECTIONS", 3)
+    query.run()
+    server = WatchServer(watch)
+    server.start()
+    try:
+        waiting = [urllib.request.urlopen(f"{server.url}events", timeout=PATIENCE_S) for _ in range(3)]
+        with pytest.raises((urllib.error.URLError, http.client.HTTPException, ConnectionError)):
+            urllib.request.urlopen(server.url, timeout=PATIENCE_S)
+        waiting.pop().close()
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            # The server learns that a client has gone when it next writes to it.
+            with suppress(urllib.error.URLError, http.client.HTTPException, ConnectionError):
+                assert urllib.request.urlopen(server.url, timeout=PATIENCE_S).status == 200
+                break
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        for events in waiting:
+            events.close()
+    finally:
+        server.close()
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

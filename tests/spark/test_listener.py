@@ -19,6 +19,7 @@ from streaming_source import AlignmentListener
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import Statistics
+from streaming_source.monitoring.watch import CheckpointWatch
 from tests.spark.conftest import Loader
 from tests.spark.support import MS, SECOND, T0, Run, available_now, eventually, windows, write_file, write_logs
 
@@ -114,6 +115,10 @@ def test_the_history_of_a_query_that_runs_is_that_of_its_checkpoint(
     assert f'split_status{{query="{name}",source="0:aligned_files",split="b",status="paused"}} 1.0' in exposed
     assert exposed.rstrip().endswith("# EOF")
     assert '"state":[' in (tmp_path / "report.html").read_text()
+    # `streaming-source watch` shows the same, of the checkpoint alone.
+    (watched,) = CheckpointWatch(str(tmp_path / "checkpoint")).latest.data["sources"]
+    assert watched["batches"] == history.batches()["batch"].to_pylist()
+    assert (watched["held"][-1], watched["behind"][-1]) == ([["a"], 1], explained["rowsBehind"])
     assert "has delivered nothing since" in caplog.messages[-1]
 
 
