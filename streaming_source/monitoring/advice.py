@@ -24,6 +24,7 @@ __all__ = ["Advice", "advice_on"]
 
 _FEW: Final = 3
 """Micro-batches that make a trend."""
+_DAY_S: Final = 86_400
 _YEAR_US: Final = 365 * 86_400_000_000
 _UNIT_YEARS: Final = 500
 """Event times further ahead are of a wrong unit: no clock is that wrong."""
@@ -52,6 +53,7 @@ def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
         _query,
         _micro_batch,
         _away,
+        _retention,
         _left_unread,
         _group,
         _min_rows,
@@ -121,6 +123,17 @@ def _away(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "source",
             f"A producer has a transaction open in {named(last.held_by)}: let it commit or abort. If it is gone, the "
             "brokers abort it after its transaction.timeout.ms.",
+        )
+
+
+def _retention(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    left_s = dict(reports[-1].metrics).get("retentionSecondsLeft")
+    if left_s is not None and left_s < _DAY_S:
+        yield Advice(
+            "source",
+            "At the present pace retention removes records that are still to be read in "
+            f"{duration_text(left_s * 1_000_000)}, and the query then fails: raise retention.ms or retention.bytes of "
+            "the topic, or let the query read faster.",
         )
 
 

@@ -37,6 +37,7 @@ Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
 
 _KAFKA: Final = "aligned_kafka"
+_BEHIND: Final = "OffsetsBehindLatest"
 """Name of the source whose positions are offsets."""
 
 _END: Final = "the end"
@@ -107,7 +108,7 @@ class WatermarkReport:
             return own
         behind = [split.behind for split in self.explanation.splits] or [0]
         found = {"min": min(behind), "max": max(behind), "avg": sum(behind) / len(behind)}
-        return own | {f"{name}OffsetsBehindLatest": str(value) for name, value in found.items()}
+        return own | {f"{name}{_BEHIND}": str(value) for name, value in found.items()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -133,7 +134,7 @@ class WatermarkReport:
                 reads=found.get("reads"),
                 away=found.get("away"),
                 needed_bound_us=_duration_of(found.get("neededBound")),
-                metrics=() if found["source"] == _KAFKA else _metrics_from(found.get("metrics", {})),
+                metrics=_metrics_from(found.get("metrics", {})),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -363,7 +364,8 @@ def report_of_offset(
 
 
 def _metrics_from(found: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    return tuple([(name, int(value)) for name, value in found.items()])
+    # Those of all splits follow from the splits.
+    return tuple([(name, int(value)) for name, value in found.items() if not name.endswith(_BEHIND)])
 
 
 def _places(offset: Offset) -> Iterator[Place]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from alignment.explain import Explanation
+from streaming_source.monitoring.advice import advice_on
+from streaming_source.monitoring.report import WatermarkReport
 from tests.monitoring.situations import SECOND, Situation, at, records
 
 
@@ -85,3 +88,16 @@ def test_a_record_far_ahead_that_is_not_from_the_future_is_told_from_one_that_is
     query.clock.advance("2 hours")
     found = advice(query.run())
     assert "The record at position 2 of split 'a', of 2026-01-01 11:00:00 UTC, lies far ahead" in found["data"]
+
+
+def test_retention_that_comes_near_is_named_with_the_time_left_in_the_progress_too() -> None:
+    def report(left_s: int) -> WatermarkReport:
+        explanation = Explanation(at(0), at(1), at(0), metrics=(("retentionSecondsLeft", left_s),))
+        written = WatermarkReport("aligned_kafka", 3, explanation).to_json()
+        assert written["metrics"]["retentionSecondsLeft"] == str(left_s)
+        return WatermarkReport.from_json(written)
+
+    (found,) = [one for one in advice_on([report(7200)]) if "retention" in one.text]
+    assert found.option == "source"
+    assert "still to be read in 2 h, and the query then fails: raise retention.ms" in found.text
+    assert not [one for one in advice_on([report(90_000)]) if "retention" in one.text]

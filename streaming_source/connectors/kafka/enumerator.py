@@ -26,8 +26,10 @@ from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
+from streaming_source.connectors.kafka.retention import RetentionWatch
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
+from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
 from streaming_source.connectors.kafka.topic_ids import replaced_topics
 
@@ -64,7 +66,16 @@ def create_enumerator(
     looks = KafkaAdmin(config.client, retries, leaders, outage)
     plans = KafkaAdmin(config.client, retries, outage=outage)
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
-    return IndexedKafkaSplitEnumerator(context, discovery, retries, ends, leaders, outage, index=index)
+    retention = RetentionWatch(partial(_starts, looks), fails=config.fail_on_data_loss)
+    return IndexedKafkaSplitEnumerator(
+        context, discovery, retries, ends, leaders, outage, index=index, retention=retention
+    )
+
+
+def _starts(admin: KafkaAdmin, parts: Collection[Partition]) -> Mapping[Partition, int | None]:
+    """Look up the starts of logs; partitions whose leaders are away are left out."""
+    found = admin.records(dict.fromkeys(parts, EARLIEST), readable=False, all_answer=False)
+    return {part: None if record is None else record.offset for part, record in found.items()}
 
 
 @dataclass(eq=False, repr=False)
@@ -209,6 +220,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     """Discovers partitions and updates the index in one call, so that a split becomes idle only after an update."""
 
     index: TimeIndex
+    retention: RetentionWatch | None = None
     # When the next update discovers partitions as well, by `time.monotonic`. Used by updates alone.
     _discovers_at: float = field(default=-math.inf, init=False)
 
@@ -233,6 +245,10 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
     ) -> tuple[Int64Array, Int64Array]:
         return self.index.first_later(split_ids, starts, stops, bound_us)
+
+    def metrics(self) -> Mapping[str, int]:
+        left_s = None if self.retention is None else self.retention.left_s
+        return {} if left_s is None else {"retentionSecondsLeft": int(left_s)}
 
     def blocked_splits(self) -> Mapping[str, int]:
         return self.index.blocked_splits
@@ -263,6 +279,8 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     def _look(self) -> tuple[FoundPartitions | None, Looked]:
         found = self._discover() if time.monotonic() >= self._discovers_at else None
         looked = self.index.look(found.splits if found else (), found.gone if found else ())
+        if self.retention is not None and not looked.replaced_topics:
+            self.retention.look(self.index.next_offsets)
         if looked.replaced_topics and found is None:
             found = self._discover()
             looked = self.index.look(found.splits, found.gone)

@@ -19,6 +19,7 @@ from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.faults import report_loss
+from streaming_source.connectors.kafka.retention import NextOffset
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
@@ -152,6 +153,11 @@ class TimeIndex:
         self._splits.pop(split_id, None)
         self._gone.discard(split_id)
         self._lost.discard(split_id)
+
+    def next_offsets(self) -> Mapping[str, NextOffset]:
+        """Return, by split id, the next record that no plan reads yet. From any thread."""
+        known = list(self._splits.values())
+        return {one.split.split_id: NextOffset(one.split.of, one.position) for one in known if not one.is_complete}
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """Record that a plan reads a split up to a position, and return the split there."""
