@@ -293,3 +293,11 @@ def test_of_a_block_of_lines_only_those_of_the_range_are_decoded(
     found = rows_read(file_format.with_columns(schema), path, 500, 510, schema)
     assert found == [(i, (str(i),)) for i in range(500, 510)]
     assert decoded == [10]
+
+
+@given(st.lists(st.sampled_from(["", "a", "1,2", "\r", "\r\r", "#no", "a#", "b\r"]), max_size=6), st.booleans())
+@example(["\r\r", "1,2"], True)
+def test_lines_of_csv_are_counted_as_they_are_split(lines: list[str], ends: bool) -> None:
+    data = "\n".join([*lines, *([""] if ends else [])]).encode()
+    for file_format in (CsvFormat(), CsvFormat(comment="#")):
+        assert file_format.count(data) == len(file_format._split(data))

@@ -17,7 +17,7 @@ from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.data_files.evolution import check_distinct, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.formats.lines import LineFile, line_ends
+from streaming_source.data_files.formats.lines import LineFile
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.exceptions import OptionError, SchemaError
 
@@ -141,11 +141,15 @@ class CsvFormat(RecordFormat):
         return not self.header and not fields.isdisjoint(name.lower() for name in names)
 
     def count(self, data: bytes) -> int:
-        if self.multi_line:
+        if self.multi_line or not data or self._has_comments(data):
             return len(self._split(data))
-        ends = line_ends(data)
-        may_be_empty = np.diff(ends, prepend=-1) <= len(b"\r\n")
-        return len(self._split(data)) if may_be_empty.any() or self._has_comments(data) else len(ends)
+        characters = np.frombuffer(data, np.uint8)
+        ends = characters == ord("\n")
+        # A line that is empty begins with its end.
+        begins = ends | (characters == ord("\r")) if b"\r" in data else ends
+        if begins[0] or (begins[1:] & ends[:-1]).any():
+            return len(self._split(data))
+        return int(np.count_nonzero(ends)) + int(not ends[-1])
 
     def end_of_records(self, data: bytes) -> int:
         if not self.multi_line:
