@@ -38,6 +38,8 @@ class RandomTable:
         self.vectors: dict[str, set[int]] = {}
         self.spark = spark
         self._next = 0
+        # deltalake writes to columns under other names only as it has named them.
+        self._is_sparks = False
         for _ in range(self.random.randint(1, 6) if appends is None else appends):
             self.append()
 
@@ -53,7 +55,8 @@ class RandomTable:
         self._next += count
         columns: dict[str, Any] = {"id": list(ids), self.columns[2]: [self.random.randint(0, 2) for _ in ids]}
         columns |= dict.fromkeys(self.columns[3:], 1)
-        if self.spark is not None and self.expected and self.random.random() < 0.2:
+        by_spark = self.random.random() < 0.2 or self._is_sparks
+        if self.spark is not None and self.expected and by_spark:
             self._append_by_spark(times, columns)
         else:
             self._append_by_deltalake(times, columns)
@@ -101,8 +104,9 @@ class RandomTable:
             self.append()
         elif kind == "grow" and self.spark is not None:
             self.spark.sql(f"ALTER TABLE {{table}} ADD COLUMNS (later{table.version()} int)", self.path)
-        elif kind == "rename" and self.mapped and not self.partitioned and self.spark is not None:
-            self._rename()
+            self._is_sparks = True
+        elif kind == "rename" and self.may_rename:
+            self.rename()
         elif kind == "delete" and not self.started and not self.mapped:
             # Before a stream begins: after that it would be an error.
             below = self.random.randint(0, max(self._next // 3, 1))
@@ -138,11 +142,18 @@ class RandomTable:
         self.vectors["by Spark"] = set()
         self.expected = {key: time for key, time in self.expected.items() if key % divisor != 1}
 
-    def _rename(self) -> None:
+    @property
+    def may_rename(self) -> bool:
+        """Whether a column can be renamed under a stream; where it partitions, that ends the stream."""
+        return self.mapped and not self.partitioned and self.spark is not None
+
+    def rename(self) -> None:
+        """Rename a column, as Spark does it."""
         assert self.spark is not None
         name = f"part{deltalake.DeltaTable(self.path).version()}"
         self.spark.sql(f"ALTER TABLE {{table}} RENAME COLUMN {self.columns[2]} TO {name}", self.path)
         self.columns[2] = name
+        self._is_sparks = True
 
     # ---- what a batch has --------------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from tests.tables.killing import KilledQuery, Kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
-INSIDE, BEHIND = 6, 4
-SEEDS = range(4)
+INSIDE, BEHIND = 11, 6
+SEEDS = range(2)
 
 
 @pytest.fixture(scope="module")
