@@ -108,7 +108,7 @@ def _step(
 
 
 def _group(running: list[_Running], now_us: int) -> dict[str, SourceReport]:
-    """The last words that count: of sources that live, and did not hang for longer than their lease."""
+    """Return the reports that count: those of running sources that did not hang for longer than their lease."""
     return {
         str(number): one.report
         for number, one in enumerate(running)

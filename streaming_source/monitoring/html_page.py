@@ -3,7 +3,7 @@
 The design. A sentence comes first, in large type: what `explain` prints. Then a lane for each split over event time, as
 in a race: its bar ends where the split is, one line through all lanes is the watermark, another the limit. Who holds
 the watermark has a badge and a diamond; paused and idle splits have a hatched and an empty bar, a sign and a word:
-nothing is told by colour alone. Then charts over micro-batches, each as wide as any other, the last one too, since what
+no colour stands alone. Then charts over micro-batches, each as wide as any other, the last one too, since what
 is so *now* matters most. Their ticks are round, and on one axis all in one unit. No legend and no tooltip is laid out
 anew as the pointer moves: a value has its place. Twenty splits are shown, those first that hold the watermark, then the
 slowest; a search finds any other. A slider, for the keyboard as well, shows what was so after an earlier micro-batch.

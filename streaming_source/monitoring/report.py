@@ -1,16 +1,16 @@
-"""What one source reports after one micro-batch: as a value, as JSON, and as its offset has it.
+"""The report of one source after one micro-batch: as a value, as JSON, and in its offset.
 
-`why` in an offset is what it holds beside the state, so that a checkpoint alone shows why its watermark stands.
+`why` in an offset is not part of the state: from it a checkpoint alone shows why the watermark stands where it does.
 
     "why": {"bounds": {"maxOutOfOrderness": "5 seconds", "maxDrift": "10 minutes", "idleTimeout": "1 minute"},
             "limit": 1357034400000000, "waitsFor": "drift", "behind": [0, 812, 0]}
 
-All of it is as it was when the micro-batch was planned, and decoding a state ignores it. `behind` counts the records of
-each of the offset's splits that were there and not read: those wait for `waitsFor`, the others for records. Where they
-say something there follow `others` (splits that wait for something else), `holds`, `next`, `locked`, `invalid` and
-`far` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
-`group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
-of the micro-batch, `reads` is what the source reads, and `needs` the bound with which no record would have been late.
+It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
+the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
+not empty: `others` (splits that wait for something else), `holds`, `next`, `locked`, `invalid` and `far` (see
+`SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
+`GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records of the
+micro-batch, `reads` is what the source reads, and `needs` the bound with which no record would have been late.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BEHIND: Final = "OffsetsBehindLatest"
 
 _END: Final = "the end"
 _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
-"""What all splits wait for that have records, since one plan sets one limit."""
+"""Reasons that are the same for all splits with unread records, since a plan has one limit."""
 
 _STATUSES: Final = {status: status.name.lower() for status in SplitStatus}
 _REASONS: Final = {reason: reason.value for reason in WaitsFor}
-"""As JSON has them; kept, since Python takes long to look for the name of a member."""
+"""Their texts in JSON. They are kept, since Python is slow to look up the value of a member."""
 
 _BOUNDS: Final = {
     "maxOutOfOrderness": "out_of_orderness_us",
@@ -68,11 +68,11 @@ class WatermarkReport:
 
     @property
     def sentence(self) -> str:
-        """Why the watermark is where it is; `sentence` of the explanation. O(n)."""
+        """Why the watermark stands where it does; `sentence` of the explanation. O(n)."""
         return sentence(self.explanation)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the progress of a query, under `sources[].latestOffset`: ISO-8601 times, no null, O(n)."""
+        """Return it as in the progress of a query, under `sources[].latestOffset`: ISO-8601 times, no null. O(n)."""
         explanation = self.explanation
         found = {
             "source": self.source,
@@ -102,7 +102,7 @@ class WatermarkReport:
         return {**_known(found), "splits": splits}
 
     def _metrics(self) -> dict[str, str]:
-        """By the names, and as text, as Spark's own sources of Kafka and Delta have them in `sources[].metrics`."""
+        """Return metrics as text, by the names that Spark's own sources use in `sources[].metrics`."""
         own = {name: str(value) for name, value in self.explanation.metrics}
         if self.source != _KAFKA:
             return own
@@ -112,9 +112,9 @@ class WatermarkReport:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """What `to_json` wrote; a `ValueError` if it is not such a report.
+        """Make it from what `to_json` returned; raises a `ValueError` if it is no such report.
 
-        Fields that are not known are ignored; of those that are not there the default holds.
+        Unknown fields are ignored, and missing ones have their defaults.
         """
         try:
             at_us = micros_of(found["at"])
@@ -142,7 +142,10 @@ class WatermarkReport:
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> list[Self | None]:
-        """Of each source of a query, in order, from its progress or the JSON of it; None of one that is not ours."""
+        """Return the report of each source in a progress, or its JSON.
+
+        None for a source that is not of this library.
+        """
         offsets = [parsed(source["latestOffset"]) for source in progress["sources"]]
         ours = [isinstance(offset, Mapping) and {"why", "splits"} <= offset.keys() for offset in offsets]
         return [cls.from_json(offset) if is_ours else None for offset, is_ours in zip(offsets, ours, strict=True)]
@@ -220,7 +223,7 @@ def _batch_from_json(found: Mapping[str, Any]) -> LastBatch:
 
 @lru_cache(maxsize=1)
 def _bounds_to_json(bounds: Bounds) -> dict[str, Any]:
-    """By the names of the options; what is not bounded is left out. They stay as they are as long as a query runs."""
+    """Return bounds by the names of their options, without missing ones. They are the same as long as a query runs."""
     given = _known({name: getattr(bounds, field) for name, field in _BOUNDS.items()})
     written = {name: format_duration(value) for name, value in given.items()}
     return {**written, **_known({"maxRowsPerTrigger": bounds.max_rows, "minRowsPerTrigger": bounds.min_rows})}
@@ -246,12 +249,12 @@ def _text(us: int | None) -> str | None:
 
 
 def parsed(offset: Any) -> Any:
-    """An offset in a query's progress, which is JSON there where it is of this library."""
+    """Parse an offset in a query's progress, which is JSON for sources of this library."""
     return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
 
 
 def micros_of(text: str | None, default: int | None = None) -> int:
-    """Microseconds since the epoch of an ISO-8601 time in UTC."""
+    """Return microseconds since the epoch of an ISO-8601 time in UTC."""
     if text is None and default is not None:
         return default
     if text == _END:
@@ -262,14 +265,14 @@ def micros_of(text: str | None, default: int | None = None) -> int:
 
 
 def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
-    """What an offset must hold beside the state for `report_of_offset` to give this explanation. O(n).
+    """Return what an offset must have in addition to the state, so that `report_of_offset` can restore this. O(n).
 
     `places` has id and position of each split of the offset, in its order.
     """
     by_id = {split.split_id: split for split in explanation.splits}
     splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(places) if split_id in by_id}
     limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
-    # What splits wait for that do not wait for the limit with records, and for records without.
+    # Splits with other reasons: neither the limit with unread records, nor records without any.
     others: dict[str, list[int]] = {}
     for at, split in splits.items():
         if split.waits_for is not (limit if split.behind else WaitsFor.RECORDS):
@@ -303,9 +306,9 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
 def report_of_offset(
     offset: Offset, at_us: int = 0, stands_since_us: int = 0, batch: LastBatch | None = None
 ) -> WatermarkReport:
-    """What an offset has of its source at a time, and with the time at which the watermark moved last. O(n).
+    """Return the report in an offset, as of a time, with the time at which the watermark moved last. O(n).
 
-    `batch` is what else is known of its micro-batch. A `ValueError` if it is no offset of this library.
+    `batch` is what else is known of its micro-batch. Raises a `ValueError` if it is no offset of this library.
     """
     try:
         facts = offset.get("why", {})

@@ -10,6 +10,7 @@ from tests.project.test_import_rule import ROOT, modules
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 WALKS = re.findall(r"^- (\*.*?)(?=^- |\Z)", PAGE.split("## Four walks")[1].split("\n## ")[0], re.M | re.S)
+QUESTIONS = re.findall(r"^- (\*[^*]+\?\*.*?)(?=^- |^\S|\Z)", PAGE.split("## Four walks")[0], re.M | re.S)
 NAMED = ("alignment", *(f"streaming_source.{name}" for name in (
     "api", "connectors.files", "connectors.kafka", "coordinator", "data_files", "gateway", "monitoring", "reader",
     "spark",
@@ -26,6 +27,11 @@ def test_every_file_that_the_page_names_exists() -> None:
     ]
     assert files_in(PAGE)
     assert not missing
+
+
+def test_each_question_is_answered_by_names_of_files() -> None:
+    assert len(QUESTIONS) == 11
+    assert [question for question in QUESTIONS if not files_in(question)] == []
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=[walk.split("*")[1].split(",")[0] for walk in WALKS])

@@ -40,7 +40,7 @@ __all__ = ["KafkaSource"]
 class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
     """Partitions of topics, each a split. The arguments are those of `KafkaConfig`.
 
-    `KafkaSource.of` takes what users write; `from_options` the options of the format.
+    `KafkaSource.of` takes them as keywords; `from_options` takes parsed options of the format.
 
     Examples
     --------
@@ -69,16 +69,16 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         credentials: MakeCredentials | str | None = None,
         **options: Any,
     ) -> KafkaSource:
-        """From the options of the format, by keyword; the settings of the clients as `kafka={...}`.
+        """Make a source from options of the format as keywords, and settings of the clients as `kafka={...}`.
 
         Parameters
         ----------
         bootstrap_servers
             Brokers, as in `"host1:9092,host2:9092"`.
         subscribe
-            Topics, with commas between them; empty if `subscribePattern` or `assign` is given.
+            Topics, separated by commas; empty if `subscribePattern` or `assign` is given.
         token_provider
-            For OAUTHBEARER: makes a token, and says at which second since the epoch it expires. Called on the driver
+            For OAUTHBEARER: returns a token, and the second since the epoch at which it expires. Called on the driver
             and on executors.
         credentials
             For secrets that expire: returns a dictionary of options such as `"kafka.sasl.password"`, or a tuple of that
@@ -109,16 +109,16 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @classmethod
     def from_options(cls, values: Mapping[str, Any]) -> KafkaSource:
-        """From parsed values of `options`; an `OptionError` if they contradict each other, or one is missing."""
+        """Make it from parsed values of `options`; raises an `OptionError` if they contradict each other."""
         return cls(**kafka_arguments(values))
 
     @property
     def identity(self) -> str:
-        """The subscription, and not the brokers: they may move."""
+        """The subscription. The brokers are not in it: their addresses may change."""
         return self.subscription.description
 
     def continues(self, checkpoint: KafkaCheckpoint) -> bool:
-        """With all partitions that were read and maybe more, as Spark's own source does."""
+        """Return whether this reads all partitions that were read before, and maybe more, as in Spark's source."""
         known = [topic for topic in checkpoint.topics if topic.partitions]
         chosen = self.subscription
         return bool(known) and all(
@@ -131,9 +131,9 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return Boundedness.CONTINUOUS_UNBOUNDED if self.end is None else Boundedness.BOUNDED
 
     def for_batch(self) -> KafkaSource:
-        """To the present end, and from the earliest records unless the options say otherwise.
+        """Return the source up to the present end, from the earliest records unless the options give another start.
 
-        An `OptionError` if they say that it starts at its end.
+        Raises an `OptionError` if they give the end as the start.
         """
         if self.end is not None:
             return self
