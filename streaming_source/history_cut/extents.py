@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -13,7 +14,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from alignment import arrow_compute as pc
-from streaming_source.exceptions import OptionError, SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import OptionError, PathNotFoundError, SchemaError, UnsupportedOperationError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -87,12 +88,23 @@ def _is_delta(path: str) -> bool:
 
 
 def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
-    from streaming_source.data_files.stores import Root
+    from streaming_source.connectors.files.listing import list_files
+    from streaming_source.connectors.files.selection import Selection
 
-    files, root = Root(path).open()
+    # Exactly the files that a stream over this path reads: those that Spark's file sink has not committed are none.
+    selection = Selection((path,))
+    files, root = selection.open()
     try:
-        found = ds.dataset(root, filesystem=files, format="parquet", partitioning="hive")
-    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        listed = sorted(posixpath.join(root, file.relative_path) for file in list_files(selection))
+    except PathNotFoundError as error:
+        raise OptionError(
+            f"cut_from({path!r}): {error}; give a directory of Parquet files, a Delta table, or an Iceberg table"
+        ) from None
+    if not listed:
+        return
+    try:
+        found = ds.dataset(listed, filesystem=files, format="parquet", partitioning="hive")
+    except pa.ArrowInvalid as error:
         raise OptionError(
             f"cut_from({path!r}): {error}; give a directory of Parquet files, a Delta table, or an Iceberg table"
         ) from None
@@ -175,13 +187,26 @@ def _of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
     for row in table.inspect.files().to_pylist():
         if row["content"] != 0:
             continue
-        metrics, given = row["readable_metrics"], row.get("partition") or {}
+        metrics, given = row["readable_metrics"], _identities(table, row["spec_id"], row.get("partition") or {})
         ranges = []
         for column in columns:
             ends = metrics.get(column) or {}
             bounds = ends.get("lower_bound"), ends.get("upper_bound")
             ranges.append((given[column], given[column]) if given.get(column) is not None else bounds)
         yield _extent(_iceberg_reader(table, row["file_path"], given, schema), row["record_count"], ranges)
+
+
+def _identities(table: Table, spec: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that columns have in a whole file: of the partition fields those that are columns as they are."""
+    from pyiceberg.transforms import IdentityTransform
+
+    fields = {field.name: field for field in table.specs()[spec].fields}
+    names = {name: table.schema().find_column_name(field.source_id) for name, field in fields.items()}
+    return {
+        str(names[name]): value
+        for name, value in values.items()
+        if name in fields and isinstance(fields[name].transform, IdentityTransform)
+    }
 
 
 def _file_reader(files: Any, path: str, given: Mapping[str, Any], schema: pa.Schema) -> Any:

@@ -99,6 +99,27 @@ def test_directories_that_name_topic_and_partition_are_columns(tmp_path: Path) -
     assert cut.pieces_read == 0
 
 
+def test_files_that_the_sink_of_spark_has_not_committed_are_no_history(tmp_path: Path) -> None:
+    for number in range(2):
+        pq.write_table(
+            table([("orders", 0, offset) for offset in range(5 * number, 5 * number + 5)]),
+            tmp_path / f"{number}.parquet",
+        )
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    (log / "0").write_text("v1\n" + json.dumps({"path": f"file://{tmp_path}/0.parquet", "size": 1, "action": "add"}))
+    assert cut_from(tmp_path).next_offsets == {"orders": {0: 5}}
+
+
+def test_a_folder_of_another_table_is_refused(tmp_path: Path) -> None:
+    catalog = SqlCatalog("of_test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("db")
+    made = catalog.create_table("db.history", table(ROWS_OF_A_TABLE[0]).schema)
+    made.append(table(ROWS_OF_A_TABLE[0]))
+    with pytest.raises(OptionError, match="Iceberg"):
+        cut_from(made.location().removeprefix("file://"))
+
+
 ROWS_OF_A_TABLE: list[Rows] = [
     [("orders", 0, offset) for offset in range(10)],
     [("orders", 1, offset) for offset in range(4, 8)],
