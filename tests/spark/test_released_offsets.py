@@ -11,6 +11,7 @@ from streaming_source.exceptions import OffsetError
 from streaming_source.spark.offsets import OffsetCodec
 from tests.spark.released_offsets import (
     CASES,
+    KAFKA,
     RELEASED,
     begin,
     generated,
@@ -86,7 +87,7 @@ def test_a_generator_of_a_users_own_goes_on_from_the_offsets_of_a_release(tmp_pa
 
 def test_offsets_are_kept_of_each_source_and_each_way_to_plan() -> None:
     for folder in RELEASED.iterdir():
-        assert {path.stem for path in folder.glob("*.json")} >= {*CASES, "files-generator", "iceberg", "kafka"}
+        assert {path.stem for path in folder.glob("*.json")} >= {*CASES, "files-generator", "iceberg", "kafka", *KAFKA}
 
 
 @pytest.mark.parametrize("what", ["v", "splits_v", "enumerator"])
