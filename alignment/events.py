@@ -177,7 +177,7 @@ class GroupLimitMoved:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimitMoved:
-    """Of what is unread, event times from `limit_us` on are invalid: such records move no watermark."""
+    """Event times of unread records from `limit_us` on are invalid: such records move no watermark."""
 
     limit_us: int
 
@@ -198,7 +198,7 @@ class EmitPeriodElapsed:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """In the log: a micro-batch was planned here, as `Engine.plan` was called."""
+    """An entry of the log: `Engine.plan` was called with these arguments."""
 
     now_us: int
     max_rows: int | None
@@ -208,7 +208,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class LookedAhead:
-    """In the log: `Engine.outlook` was called here, which may have loaded event times."""
+    """An entry of the log: `Engine.outlook` was called, which may have loaded event times."""
 
     max_rows: int | None
     knows_all: bool = True
@@ -216,7 +216,7 @@ class LookedAhead:
 
 @dataclass(frozen=True, slots=True)
 class PlanCommitted:
-    """In the log: the last plan was committed here."""
+    """An entry of the log: the last plan was committed."""
 
 
 Event: TypeAlias = (

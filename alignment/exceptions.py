@@ -22,7 +22,7 @@ __all__ = [
 
 
 WIDTH: Final = 110
-"""Of a line of a message, in characters: with a traceback's indentation or the name of its class it fits a screen."""
+"""Characters of a line of a message: with a traceback's indentation, or the name of its class, it fits a screen."""
 
 
 class AlignmentError(Exception):

@@ -185,7 +185,7 @@ class SplitExplanation(NamedTuple):
 
     @property
     def next_place(self) -> str:
-        """Where its next record is."""
+        """The place of its next record."""
         return self.place or f"position {self.position}"
 
     @property

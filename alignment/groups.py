@@ -89,13 +89,13 @@ class SourceReport:
 
 
 def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
-    """How far a source may read: the smallest watermark of the *other* counting sources plus its own drift. O(n^2).
+    """Return how far a source may read: the smallest watermark of the *other* counting sources plus its drift. O(n^2).
 
-    Of another source of the same query, if both have a turn: as far as that one reads in the same trigger, or has read
-    in it. Its own splits it holds together itself, ahead of reading. If every counting source that has more to read
-    waits for another, since the next record of each is beyond its limit, there is a gap in the event times: then those
-    go on that are nearest, within their drift of those that have read all that is there. In microseconds;
-    `MAX_WATERMARK`, that is no limit, if no other source counts.
+    Another source of the same query, if both have a turn, counts with the event time up to which it reads in the same
+    trigger, or has read in it. (A source aligns its own splits itself.) If every counting source with more to read
+    waits for another, since the next record of each is beyond its limit, there is a gap in the event times: then the
+    nearest ones go on, within their drift of those that have read all their records. The limit is in microseconds;
+    `MAX_WATERMARK`, which is no limit, if no other source counts.
     """
     limit = _limit_by_others(source_id, reports)
     nearest = reports[source_id].next_us
@@ -112,9 +112,9 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
 
 
 def awaits_first_turns(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
-    """Whether a source that plans for the first time lets others of its query plan before it reads. O(n).
+    """Return whether a source that plans for the first time lets others of its query plan before it reads. O(n).
 
-    Nothing is known of how far those get that follow it in the first trigger.
+    In the first trigger it is not known how far the sources after it get.
     """
     return reports[source_id].turn is not None and any(
         other.turn is not None and other.turn.rank is None for i, other in reports.items() if i != source_id
@@ -122,7 +122,7 @@ def awaits_first_turns(source_id: str, reports: Mapping[str, SourceReport]) -> b
 
 
 def next_rank(source_id: str, reports: Mapping[str, SourceReport]) -> int:
-    """The place of a source that plans for the first time: after all that have planned. O(n)."""
+    """Return the rank of a source that plans for the first time: after all that have planned. O(n)."""
     ranks = [
         other.turn.rank
         for i, other in reports.items()
@@ -132,7 +132,7 @@ def next_rank(source_id: str, reports: Mapping[str, SourceReport]) -> int:
 
 
 def is_waited_for(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
-    """Whether another source has records that it may not read before this one goes on. O(n^3)."""
+    """Return whether another source has records that it may not read before this one goes on. O(n^3)."""
     without = {i: report for i, report in reports.items() if i != source_id}
     return any(
         other.next_us is not None
@@ -148,7 +148,7 @@ def _limit_by_others(source_id: str, reports: Mapping[str, SourceReport]) -> int
 
 
 def _limit_by(other: SourceReport, own: SourceReport) -> int:
-    """How far another source lets one go, whatever all the others do."""
+    """Return the limit that one other source sets."""
     if other.watermark is None:
         return MAX_WATERMARK
     turn, outlook = other.turn, None if other.turn is None else other.turn.outlook
@@ -166,8 +166,8 @@ def _limit_by(other: SourceReport, own: SourceReport) -> int:
 class AlignmentGroup:
     """Members and their last reports in memory, for use without planners: limits are those of `source_limit`.
 
-    Members have unique ids, not names: two sources of one name stay two. A query's planners meet in a file instead,
-    where a member also has a lease that ends with its process.
+    Members have unique ids, not names: two sources of one name stay two. The planners of queries use a `GroupExchange`
+    instead, in which a member also has a lease that ends with its process.
 
     Parameters
     ----------

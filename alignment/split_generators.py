@@ -62,12 +62,15 @@ class GeneratorState:
 
 
 _MAX_TIME_LIMITS: Final = 16
-"""Of one split. Of more the two oldest become one, the earlier: a watermark may then wait, and is never ahead."""
+"""Entries of one split.
+
+If there are more, the two oldest are merged into the earlier one: a watermark is never ahead.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WatermarkEmitted:
-    """In a log: the call of this number changed the watermark of its split, or whether it is idle."""
+    """An entry of a log: the call of this number changed the watermark of its split, or whether it is idle."""
 
     call: int
     watermark_us: int

@@ -279,9 +279,9 @@ class BlockTable:
         return current.copy(), np.flatnonzero(current < self.stop)
 
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
-        """Where the first block of each split begins that has wanted records or passes `bound_us`, `int64[n]`. O(m).
+        """Return where the first block of each split begins that has wanted records or passes `bound_us`. O(m).
 
-        At or behind its next record. Opaque blocks count as wanted.
+        `int64[n]`, at or behind its next record. Opaque blocks count as wanted.
         """
         if not self.blocks.unwanted.any():
             return positions
@@ -322,7 +322,7 @@ def running(ufunc: np.ufunc, values: Int64Array, owner: npt.NDArray[np.signedint
 
 
 def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64Array], BoolArray]) -> Int64Array:
-    """In each run the first index for which `before(indices)` is false; `high` if it always is.
+    """Return the first index of each run for which `before(indices)` is false; `high` if it is true for all.
 
     `before` gets one index of each run, and any index for an empty one. All searches go side by side: O(n) where the
     first index is the answer, else O(n log longest run).
@@ -340,7 +340,7 @@ def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64A
 
 
 def first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
-    """In each `[low, high)`, where `values` never fall, the first index whose value is above `bound`, or `high`."""
+    """Return the first index in each `[low, high)`, of ascending `values`, with a value above `bound`; else `high`."""
     return first_not_before(low, high, lambda index: values[index] <= bound)
 
 

@@ -82,19 +82,22 @@ class EventTimeIndex:
         self._opaque.append(split_id, rows, max_us)
 
     def limit_times(self, limit_us: int, positions: Int64Array) -> None:
-        """From now on event times from `limit_us` on count as none; see `BlockTable.limit_times`. O(m)."""
+        """Make event times from `limit_us` on invalid; see `BlockTable.limit_times`. O(m)."""
         self._settle()
         self._table.limit_times(limit_us, positions)
 
     def valid(self, times: Int64Array) -> Int64Array:
-        """The event times that count, `NO_TIMESTAMP` in place of others. O(n).
+        """Return event times with `NO_TIMESTAMP` in place of invalid ones. O(n).
 
-        Those under the limit of `limit_times`, and not before the range that is wanted.
+        Invalid are those at or above the limit of `limit_times`, and those before the wanted range.
         """
         return self._table.wanted.without_earlier(self._table.valid(times))
 
     def remove(self, split_ids: Iterable[str]) -> None:
-        """Forget splits, their blocks and their times; none if one of them is not known, an error. O(m + n)."""
+        """Forget splits, with their blocks and times; raises an error, and forgets none, if one is unknown.
+
+        O(m + n).
+        """
         gone = frozenset(split_ids)
         for split_id in gone:
             self._table.known_end(split_id)
@@ -102,7 +105,7 @@ class EventTimeIndex:
         self._table.remove(gone)
 
     def forget_unread(self, split_id: str, position: int) -> None:
-        """The records of a split from `position` on are not there any more: what follows them follows it. O(m + n)."""
+        """Remove the records of a split from `position` on; records that are added later begin there. O(m + n)."""
         if self._table.known_end(split_id) > position:
             self.remove([split_id])
             self.add_split(split_id, position)
@@ -125,7 +128,7 @@ class EventTimeIndex:
         return split_id in self._table
 
     def ends(self) -> Int64Array:
-        """`int64[n]`: the position after the last known record of each split. O(n)."""
+        """Return the position after the last known record of each split, `int64[n]`. O(n)."""
         self._settle()
         return self._table.known_ends.copy()
 
@@ -259,7 +262,7 @@ class EventTimeIndex:
         return self._opaque.records(positions, ends)
 
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
-        """Where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
+        """Return where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
 
         At or behind its next record: what lies between takes no room of a read limit. O(m).
         """
@@ -361,7 +364,7 @@ class EventTimeIndex:
         return first_out, self._share(positions, first_out, max_rows)
 
     def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
-        """Of each block how many records from `skip` on go before the first later one; -1 if none is later."""
+        """Return, for each block, how many records from `skip` on precede the first later one; -1 if none is later."""
         result = np.full(blocks.size, -1, np.int64)
         opaque = self._opaque.is_opaque(blocks)
         result[opaque] = self._opaque.locate_later(blocks[opaque], skip[opaque], bound_us)
@@ -446,6 +449,6 @@ class EventTimeIndex:
         return high, None
 
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
-        """Of the records that `bound_us` admits `max_rows`: each split as many as any other, or all it has."""
+        """Admit `max_rows` of the records up to `bound_us`: as many of each split, or all that it has."""
         wanted = self.count(positions, self.cut(positions, bound_us))
         return self._opaque.positions_after(positions, share_evenly(wanted, positions, max_rows))

@@ -92,7 +92,7 @@ class ExactTimes:
         self._accumulate(block, 0)
 
     def runs(self, blocks: Int64Array, skip: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Where `_latest` has the latest so far of each of `blocks` from its record `skip` on."""
+        """Return where `_latest` has, for each of `blocks`, the latest times so far from its record `skip` on."""
         at, base = self._at(blocks), self._table.blocks.base[blocks]
         low = at + skip
         # A record that is later than all before it is the latest, whichever of them count.
@@ -108,7 +108,10 @@ class ExactTimes:
         self._table.blocks.base[block] = base
 
     def _at(self, blocks: Int64Array) -> Int64Array:
-        """Where the exact times of each of `blocks` begin; loads those that are not there. O(1) each where they are."""
+        """Return where the exact times of each of `blocks` begin, and load missing ones.
+
+        O(1) for each that is loaded.
+        """
         self._turn += 1
         self._table.blocks.used[blocks] = self._turn
         missing = blocks[self._table.blocks.at[blocks] < 0]

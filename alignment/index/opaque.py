@@ -37,7 +37,10 @@ Of each split the first record in `[start, stop)` whose event time is later than
 
 
 class _Answer(NamedTuple):
-    """To a question about the records of a block from `start` on; `position` is the end of the block where none is."""
+    """The result of a query about the records of a block from `start` on.
+
+    `position` is the block's end if there is none.
+    """
 
     block: int
     start: int
@@ -119,9 +122,9 @@ class OpaqueBlocks:
         return gaps
 
     def locate_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
-        """Of each opaque block how many records from `skip` on go before the first later one; -1 if none is later.
+        """Return, for each opaque block, how many records from `skip` on precede the first later one, or -1.
 
-        One question for all. The answers divide the blocks when `divide` is called: until then these have their
+        One query for all. The results divide the blocks when `divide` is called: until then these have their
         numbers.
         """
         if not blocks.size:

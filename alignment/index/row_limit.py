@@ -65,7 +65,7 @@ class RowLimit:
         return ranges(begin, first_above(some, until, begin, stop)), max_rows - rows_until(begin)
 
     def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Of each block: unread rows; a bound below which none of them is admitted; one from which on all are."""
+        """Return, for each block: unread rows; a bound below which none is admitted; a bound from which on all are."""
         owner, low, high = (
             self._table.blocks.owner[blocks],
             self._table.blocks.low[blocks],
@@ -118,7 +118,10 @@ class RowLimit:
     def _in_doubt_within(
         self, low: Int64Array, high: Int64Array, held: Int64Array, room: int
     ) -> tuple[Int64Array, Int64Array, int]:
-        """Of runs of rising times, none below its `held`, those parts in which the limit falls; how many are before."""
+        """Return the parts of ascending runs, not below their `held`, in which the limit falls.
+
+        And how many are before.
+        """
 
         def passed(bound: int) -> Int64Array:
             return np.where(held > bound, low, first_above(self._loaded.latest, bound, low, high))

@@ -196,7 +196,7 @@ def _advance(
 
 
 def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, watermarks: Int64Array) -> Int64Array:
-    """Where each split holds the combined watermark.
+    """Return where each split holds the combined watermark.
 
     That is its own watermark. A split of which nothing was read yet holds it just below its smallest unread time
     instead of at MIN; with perfect watermarks every split does that, as long as it has something unread. What comes

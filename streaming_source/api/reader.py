@@ -105,7 +105,7 @@ class ReaderOutput(SourceOutput):
 
     @abstractmethod
     def release_output_for_split(self, split_id: str) -> None:
-        """No more records of this split will come out of this reader."""
+        """Release the outputs of a split: no more records of it will be emitted."""
 
 
 class SplitState(Generic[SplitT]):

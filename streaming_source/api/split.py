@@ -48,11 +48,11 @@ class SourceSplit(ABC):
     @property
     @abstractmethod
     def position(self) -> int:
-        """Where reading goes on, never negative, never going back."""
+        """Where reading goes on; never negative, and never lower than before."""
 
     @property
     def place(self) -> str:
-        """Where that is, in words that lead a person there: override it where records have other names."""
+        """The place of the next record, for a person; override it if the source has other words for places."""
         return f"position {self.position}"
 
     @property
@@ -221,7 +221,7 @@ class SplitsAddition(Generic[SplitT]):
 
 @dataclass(frozen=True, slots=True)
 class SplitsRemoval(Generic[SplitT]):
-    """Splits to let go of, as they were added. No record of theirs may come out of a later fetch."""
+    """Splits to remove, as they were added. No later fetch may return records of them."""
 
     splits: Sequence[SplitT]
 
@@ -262,7 +262,7 @@ class SplitReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def handle_splits_changes(self, change: SplitsChange[SplitT]) -> None:
-        """Take over splits, or let go of some; does not block."""
+        """Add or remove splits; does not block."""
 
     def wake_up(self) -> None:
         """Make a `fetch` that blocks return; override it where `fetch` can block.

@@ -1,4 +1,4 @@
-"""The clocks of a planner: for what only passes, for what an earlier process wrote down, for times of the world."""
+"""The clocks of a planner: for durations, for times that an earlier process stored, and the wall clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["monotonic_us", "processing_time_us", "wall_clock_us"]
 
 
 def monotonic_us() -> int:
-    """Processing time in microseconds, as far as only its passing matters."""
+    """Return a monotonic time in microseconds, for durations."""
     return time.monotonic_ns() // 1000
 
 
@@ -17,13 +17,13 @@ _BEGAN_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
 
 
 def processing_time_us() -> int:
-    """Processing time in microseconds since the epoch: monotonic, and by the wall clock as of when this process began.
+    """Return processing time in microseconds since the epoch: monotonic, from the wall clock at the process's start.
 
-    So it can be compared with what an earlier process wrote down.
+    It can be compared with times that an earlier process stored.
     """
     return _BEGAN_US + monotonic_us()
 
 
 def wall_clock_us() -> int:
-    """The wall clock, in microseconds since the epoch; where it was put back since this process began, it goes on."""
+    """Return the wall clock, in microseconds since the epoch; never less than `processing_time_us`."""
     return max(time.time_ns() // 1000, processing_time_us())

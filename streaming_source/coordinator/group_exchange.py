@@ -35,13 +35,13 @@ _FOR_A_RUN_US: Final = 30 * 24 * 3600 * 1_000_000
 
 
 class GroupExchange:
-    """One source's part in a group of sources.
+    """One source's membership in an alignment group.
 
-    Each planner process writes its last `SourceReport` into a place that all planners of the group know, reads those of
-    the others, and takes its limit from them. A report counts for a *lease* from when it was written, and as long as
-    the process that wrote it lives: a source that was stopped or killed releases the others at once, one that hangs, or
-    whose process cannot be seen from here, after the lease. If nothing can be exchanged for that long the source goes
-    on without the group.
+    Each planner process writes its last `SourceReport` to a place that all planners of the group use, reads those of
+    the others, and computes its limit from them. A report counts for a *lease* from when it was written, and as long as
+    the process that wrote it lives: a source that was stopped or killed releases the others at once; one that hangs, or
+    whose process is on another host, after the lease. If nothing can be exchanged for that long, the source goes on
+    without the group.
 
     A report is renewed every `interval_us` at least; the lease is ten times as long, and no less than ten seconds.
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source;
@@ -91,10 +91,9 @@ class GroupExchange:
         self._held_at_us, self._held_since_us, self._turns = MAX_WATERMARK, 0, 0
 
     def start(self, calls: AsyncCalls) -> None:
-        """Have the report renewed again and again.
+        """Renew the report periodically.
 
-        It is renewed on a worker, whatever the coordinator's thread does: a source is not dead because its micro-batch
-        takes longer than its lease.
+        It is renewed on a worker, and so also while a micro-batch takes longer than the lease.
         """
         calls.repeat(lambda: self.renew_when_due(reads=self._waits), min(self._interval_us / 1e6, _LISTEN_S))
 

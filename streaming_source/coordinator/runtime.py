@@ -79,7 +79,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
 def _event_times_of(
     source: Source[SplitT, Any], host: EnumeratorHost[SplitT, Any], rules: ReadRules
 ) -> EventTimeProvider[SplitT]:
-    """Where the event times of a source come from, by what its enumerator is and what the user decided."""
+    """Return the provider of event times, by the kind of the enumerator and the user's options."""
     enumerator = host.enumerator
     if isinstance(enumerator, SupportsEventTimeIndex):
         if rules.reports:

@@ -1,4 +1,4 @@
-"""Which records of planned micro-batches have event times that stand out: for `explain` alone, no plan knows of it."""
+"""Records of planned micro-batches whose event times stand out, for `explain`; plans do not use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StrangeTimes"]
 
 _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000
-"""Of so many splits of a micro-batch, and so many records of each, event times are loaded to look at them."""
+"""Event times are loaded of at most so many splits of a micro-batch, with at most so many records each."""
 
 
 class StrangeTimes:
@@ -65,7 +65,7 @@ class StrangeTimes:
             self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """These splits are not in work any more."""
+        """Forget splits that are no longer in work."""
         for split_id in split_ids:
             self.far.pop(split_id, None)
 
@@ -84,7 +84,7 @@ def _loaded(
 
 
 def _disorder(times: Int64Array, latest_us: int) -> int:
-    """How far a record is behind the latest before it, at most; `latest_us` is the latest before all of them."""
+    """Return how far a record is behind the latest one before it, at most; `latest_us` precedes all of them."""
     valid = times[times != NO_TIMESTAMP]
     latest = np.maximum(np.maximum.accumulate(valid), latest_us) if valid.size else valid
     return int((latest - valid).max(initial=0))

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS: Final = 1024
 _MAX_HEAD_BYTES: Final = 8192
 _MAX_BODIES: Final = 32
-"""In memory at once: those of further connections wait."""
+"""Bodies in memory at once; further connections wait."""
 _BODY_WAIT_S: Final = 1.0
 _REQUEST_S: Final = 10.0
 """From a connection's first moment, then from a message's first byte, to the last one of its answer."""

@@ -90,7 +90,7 @@ class FetchResult:
 
 
 class AheadSplit(SplitOutput[SplitT]):
-    """Where an `AheadReader` stands in one split."""
+    """The progress of an `AheadReader` in one split."""
 
     def __init__(self, split: SplitT, end_of_stream: RecordEvaluator | None, times: _TimesOutput) -> None:
         super().__init__(SplitState(split), ReaderMetrics(), end_of_stream)
@@ -98,7 +98,7 @@ class AheadSplit(SplitOutput[SplitT]):
 
     @property
     def split(self) -> SplitT:
-        """As it was taken over."""
+        """The split in the state in which it was added."""
         return self.state.split
 
 

@@ -96,7 +96,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return True
 
     def place_of(self, split_id: str, number: int) -> str | None:
-        """Where the record at a number of the index is, as a person finds it; None where only its split knows."""
+        """Describe where the record at a number of the index is, for a person; None for the text of its split."""
         return None
 
     def position_at(self, split_id: str, number: RecordNumber) -> int:

@@ -46,7 +46,7 @@ _AT_ONCE: Final = 6
 """Fetches under way at once: of `WORKERS` some are left for discovery, and to wake those that block."""
 
 _MAX_OPEN: Final = 64
-"""With more `SplitReader`s than this each is closed after a fetch: connections and files are not without end."""
+"""With more `SplitReader`s than this, each is closed after a fetch, since connections and files are limited."""
 
 
 class ReadAheadTimes(EventTimeProvider[SplitT]):
@@ -246,7 +246,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._turns.add(fetcher)
 
     def _go_on(self) -> None:
-        """Without the lock: let all be fetched that may be, also what the fetches under way leave out."""
+        """Let all splits be fetched that may be, also those that running fetches leave out. Called without the lock."""
         with self._lock:
             self._measure()
             waking = []

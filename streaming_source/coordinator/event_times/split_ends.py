@@ -31,7 +31,7 @@ _PATIENCE_S: Final = 0.5
 """How long a probe may block."""
 
 _FETCHES: Final = 4
-"""Of one probe: a reader may bring the last record, and nothing, before it finishes its split."""
+"""Fetches of one probe: a reader may return the last record, and then nothing, before it finishes its split."""
 
 _AT_ONCE: Final = 4
 

@@ -157,7 +157,7 @@ class SplitScan(Generic[SplitT]):
 
     @property
     def split(self) -> SplitT:
-        """As it was taken over."""
+        """The split in the state in which it was added."""
         return self.ahead.split
 
     def judge(self, fetched: FetchResult, time_limit_us: int, *, others: bool, nothing: bool) -> None:
