@@ -64,18 +64,18 @@ class Note(SourceEvent):
 
 
 class NotingEnumerator(SplitEnumerator[RecordSplit, tuple[RecordSplit, ...]]):
-    """Has its splits from the start, gives one to each request, and notes what it is told."""
+    """Has its splits from the start, gives one to each request, and records the calls that it receives."""
 
     def __init__(self, context: SplitEnumeratorContext[RecordSplit], splits: Iterable[str] = ()) -> None:
         self.context = context
         self.unassigned = deque(RecordSplit(split_id) for split_id in splits)
-        self.told: list[tuple[Any, ...]] = []
+        self.received: list[tuple[Any, ...]] = []
 
     def start(self) -> None:
-        self.told.append(("start", sorted(self.context.registered_readers())))
+        self.received.append(("start", sorted(self.context.registered_readers())))
 
     def add_reader(self, subtask_id: int) -> None:
-        self.told.append(("reader", subtask_id, self.context.registered_readers()[subtask_id].restored_splits))
+        self.received.append(("reader", subtask_id, self.context.registered_readers()[subtask_id].restored_splits))
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         if self.unassigned:
@@ -84,27 +84,27 @@ class NotingEnumerator(SplitEnumerator[RecordSplit, tuple[RecordSplit, ...]]):
             self.context.signal_no_more_splits(subtask_id)
 
     def add_splits_back(self, splits: Sequence[RecordSplit], subtask_id: int) -> None:
-        self.told.append(("back", subtask_id, ids(splits)))
+        self.received.append(("back", subtask_id, ids(splits)))
         self.unassigned.extend(splits)
 
     def handle_source_event(self, subtask_id: int, event: SourceEvent) -> None:
-        self.told.append(("event", subtask_id, event))
+        self.received.append(("event", subtask_id, event))
 
     def snapshot_state(self, checkpoint_id: int) -> tuple[RecordSplit, ...]:
         return tuple(self.unassigned)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.told.append(("complete", checkpoint_id))
+        self.received.append(("complete", checkpoint_id))
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self.told.append(("aborted", checkpoint_id))
+        self.received.append(("aborted", checkpoint_id))
 
     def close(self) -> None:
-        self.told.append(("close",))
+        self.received.append(("close",))
 
-    def told_of(self, *kinds: str) -> list[tuple[Any, ...]]:
-        """What it was told of some kinds, in order."""
-        return [entry for entry in self.told if entry[0] in kinds]
+    def received_of(self, *kinds: str) -> list[tuple[Any, ...]]:
+        """Return the calls of some kinds, in order."""
+        return [entry for entry in self.received if entry[0] in kinds]
 
 
 class Planner:

@@ -27,7 +27,7 @@ def assignment(by_reader: dict[int, str]) -> SplitsAssignment[RecordSplit]:
 def test_the_enumerator_starts_before_its_readers_are_there() -> None:
     planner = Planner(3)
     planner.host.start(["a", "b", "c", "d"])
-    assert planner.enumerator.told == [
+    assert planner.enumerator.received == [
         ("start", []),
         ("reader", 0, ("a", "d")),
         ("reader", 1, ("b",)),
@@ -72,7 +72,7 @@ def test_cd_04_an_event_of_a_reader_is_delivered_once_and_is_the_same_object() -
     event = Note("hello")
     planner.host.post_source_event(1, event)
     planner.host.run()
-    ((_, reader, delivered),) = planner.enumerator.told_of("event")
+    ((_, reader, delivered),) = planner.enumerator.received_of("event")
     assert reader == 1
     assert delivered is event
 
@@ -88,7 +88,7 @@ def test_what_is_in_no_state_comes_back_to_the_enumerator() -> None:
     planner.host.snapshot(1)
     planner.host.assign_splits(assignment({0: "c"}))
     planner.host.go_back(1)
-    assert planner.enumerator.told_of("back") == [("back", 0, ["c"])]
+    assert planner.enumerator.received_of("back") == [("back", 0, ["c"])]
 
 
 def test_cd_08_what_is_committed_does_not_come_back() -> None:
@@ -99,9 +99,9 @@ def test_cd_08_what_is_committed_does_not_come_back() -> None:
     planner.host.snapshot(100)
     planner.host.complete(100)
     planner.host.go_back(100)
-    assert planner.enumerator.told_of("complete") == [("complete", 100)]
+    assert planner.enumerator.received_of("complete") == [("complete", 100)]
     assert ids(planner.enumerator.unassigned) == ["c", "d", "e", "f"]
-    assert planner.enumerator.told_of("back") == [("back", 0, [])]
+    assert planner.enumerator.received_of("back") == [("back", 0, [])]
     assert dict(planner.host.tracker.by_checkpoint) == {}
     assert dict(planner.host.tracker.uncheckpointed) == {}
 
@@ -131,7 +131,7 @@ def test_a_reader_that_comes_back_gets_no_events_of_its_former_life() -> None:
     assert planner.host.take_events(0) == [Note("after")]
 
 
-def test_so_04_commits_and_states_that_are_given_up_are_told() -> None:
+def test_so_04_commits_and_states_that_are_discarded_are_reported() -> None:
     planner = Planner(2, "ab")
     planner.host.start()
     planner.host.run()
@@ -140,7 +140,11 @@ def test_so_04_commits_and_states_that_are_given_up_are_told() -> None:
     planner.host.complete(99)
     planner.give_up_splits()
     planner.host.go_back(99)
-    assert planner.enumerator.told_of("complete", "aborted") == [("complete", 99), ("aborted", 100), ("aborted", 101)]
+    assert planner.enumerator.received_of("complete", "aborted") == [
+        ("complete", 99),
+        ("aborted", 100),
+        ("aborted", 101),
+    ]
 
 
 def test_when_all_go_back_each_gives_back_its_own_and_is_registered_with_what_the_state_has() -> None:
@@ -152,9 +156,9 @@ def test_when_all_go_back_each_gives_back_its_own_and_is_registered_with_what_th
     planner.host.snapshot(2)
     planner.host.assign_splits(assignment({1: "f"}))
     planner.give_up_splits()
-    del planner.enumerator.told[:]
+    del planner.enumerator.received[:]
     planner.host.go_back(1, ["a", "b", "c"])
-    assert planner.enumerator.told == [
+    assert planner.enumerator.received == [
         ("back", 0, ["d"]),
         ("back", 1, ["e", "f"]),
         ("aborted", 2),
@@ -189,14 +193,14 @@ def test_cd_10_an_enumerator_is_closed_while_a_call_of_it_hangs() -> None:
         assert released.wait(WAIT_S)
 
     planner.host.start()
-    planner.host.call_async(hang, lambda result, error: planner.enumerator.told.append(("handled",)))
+    planner.host.call_async(hang, lambda result, error: planner.enumerator.received.append(("handled",)))
     assert begun.wait(WAIT_S)
     planner.host.close()
-    assert planner.enumerator.told[-1] == ("close",)
+    assert planner.enumerator.received[-1] == ("close",)
     released.set()
     pool.close()
     planner.host.run()
-    assert planner.enumerator.told[-1] == ("close",)
+    assert planner.enumerator.received[-1] == ("close",)
 
 
 def test_steps_are_made_until_something_is_so_or_the_time_is_over() -> None:

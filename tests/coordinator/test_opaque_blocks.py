@@ -28,7 +28,7 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
         self.context = context
         self.times = times
         self.portion = portion
-        self.told = dict.fromkeys(times, 0)
+        self.indexed = dict.fromkeys(times, 0)
         self.read = dict.fromkeys(times, 0)
         self.held: set[str] = set()
         self.bounds: list[int] = []
@@ -64,7 +64,7 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
 
     def extend_snapshot(self) -> None:
         self.looks_on += 1
-        self.tell([i for i, position in self.read.items() if position == self.told[i]])
+        self.index_next([i for i, position in self.read.items() if position == self.indexed[i]])
 
     def first_later(
         self, split_ids: Sequence[str], starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64], bound_us: int
@@ -77,11 +77,11 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
                     positions[i], found[i] = position, self.times[split_id][position]
         return positions, found
 
-    def tell(self, split_ids: Collection[str]) -> None:
+    def index_next(self, split_ids: Collection[str]) -> None:
         for split_id in split_ids:
-            part = self.times[split_id][self.told[split_id] :][: self.portion]
+            part = self.times[split_id][self.indexed[split_id] :][: self.portion]
             if part:
-                self.told[split_id] += len(part)
+                self.indexed[split_id] += len(part)
                 self.context.add_opaque_block(split_id, len(part), max(part))
 
     def _on_looked(self, result: None, error: BaseException | None) -> None:
@@ -89,7 +89,7 @@ class Log(SupportsEventTimeIndex[RecordSplit], SplitEnumerator[RecordSplit, None
             new = [split_id for split_id in self.times if split_id not in self.context.engine.index]
             for split_id in new:
                 self.context.assign_split(RecordSplit(split_id), 0)
-        self.tell(list(self.times))
+        self.index_next(list(self.times))
 
 
 class Planning:
@@ -146,7 +146,7 @@ def test_of_a_split_that_is_abandoned_nothing_more_is_planned_and_it_holds_nobod
     planning = Planning({"a": [10, 11, 12, 13, 14], "b": [10, 50, 51]}, portion=4)
     assert planning.plan(2) == {"a": 1, "b": 1}
     planning.log.context.abandon_split("a")
-    planning.log.tell(["a"])
+    planning.log.index_next(["a"])
     assert planning.plan() == {"a": 1, "b": 3}
     assert planning.statuses() == {"a": SplitStatus.FINISHED, "b": SplitStatus.ACTIVE}
     assert planning.coordinator.state.table.combined == 51 - BOUND - 1
@@ -180,7 +180,7 @@ def test_what_is_held_back_is_not_idle() -> None:
     assert planning.statuses() == {"a": SplitStatus.IDLE, "b": SplitStatus.IDLE}
 
 
-def test_a_run_to_the_end_of_what_is_there_asks_for_more_where_not_all_was_told() -> None:
+def test_a_run_of_available_now_extends_the_snapshot_where_not_all_was_indexed() -> None:
     planning = Planning({"a": list(range(10)), "b": list(range(4))}, portion=3, drains=True)
     before, seen = None, []
     while (positions := planning.plan()) != before:

@@ -125,7 +125,7 @@ class Told(TestingEnumeratorContext[KafkaSplit]):
 
 
 class Partitions:
-    """Logs, the index over them, and what it has told."""
+    """Logs, the index over them, and what it has added."""
 
     def __init__(self, n: int, *, few: int = 0, fail_on_data_loss: bool = True) -> None:
         self.logs = {Partition("t", number): Log() for number in range(n)}
@@ -146,7 +146,7 @@ class Partitions:
     def look(self) -> None:
         self.index.take(self.index.look())
 
-    def told(self, number: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+    def indexed(self, number: int = 0) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
         split_id = f"t-{number}"
         return self.context.opaque_blocks.get(split_id, []), self.context.blocks.get(split_id, [])
 
@@ -160,15 +160,15 @@ def mark(time_ms: int) -> Entry:
     return Entry(time_ms, is_record=False)
 
 
-# ---- what is told ----------------------------------------------------------------------------------------------------
+# ---- what is added ---------------------------------------------------------------------------------------------------
 
 
-def test_many_records_are_told_by_their_latest_alone() -> None:
+def test_many_records_are_indexed_by_their_latest_alone() -> None:
     parts = Partitions(3)
     for number in range(3):
         parts.append(*(Entry(100 * number + i) for i in (1, 7, 3, 5)), to=number)
     parts.look()
-    assert [parts.told(number) for number in range(3)] == [([(4, (100 * n + 7) * MS)], []) for n in range(3)]
+    assert [parts.indexed(number) for number in range(3)] == [([(4, (100 * n + 7) * MS)], []) for n in range(3)]
     # One record of each was read to confirm it.
     assert parts.reader.read == 3
     calls = parts.broker.calls
@@ -194,11 +194,11 @@ def test_few_records_are_read_at_once() -> None:
     parts.append(Entry(5), None, mark(9), Entry(3), mark(8))
     parts.look()
     # Offsets without a record have the time of the next one; behind the last one there is nothing to tell.
-    assert parts.told() == ([], [(4, 3 * MS, 5 * MS)])
+    assert parts.indexed() == ([], [(4, 3 * MS, 5 * MS)])
     assert parts.index.event_times("t-0", 0, 4).tolist() == [5 * MS, 3 * MS, 3 * MS, 3 * MS]
     parts.append(Entry(7))
     parts.look()
-    assert parts.told()[1][1:] == [(2, 7 * MS, 7 * MS)]
+    assert parts.indexed()[1][1:] == [(2, 7 * MS, 7 * MS)]
     assert parts.index.event_times("t-0", 4, 6).tolist() == [7 * MS, 7 * MS]
 
 
@@ -207,7 +207,7 @@ def test_a_latest_that_is_no_record_is_not_believed(last: Entry) -> None:
     parts = Partitions(1)
     parts.append(Entry(1), Entry(9), Entry(4), last)
     parts.look()
-    assert parts.told() == ([], [(3, 1 * MS, 9 * MS)])
+    assert parts.indexed() == ([], [(3, 1 * MS, 9 * MS)])
 
 
 def test_news_with_a_record_from_the_future_are_read_to_find_out_which_one_it_is(
@@ -217,24 +217,24 @@ def test_news_with_a_record_from_the_future_are_read_to_find_out_which_one_it_is
     parts.append(Entry(1), Entry(9), Entry(1000), Entry(4))
     monkeypatch.setattr(Told, "event_time_limit_us", 100 * MS)
     parts.look()
-    assert parts.told() == ([], [(4, 1 * MS, 1000 * MS)])
+    assert parts.indexed() == ([], [(4, 1 * MS, 1000 * MS)])
     monkeypatch.setattr(Told, "event_time_limit_us", 2000 * MS)
     parts.append(Entry(1999), Entry(5))
     parts.look()
-    assert parts.told()[0] == [(2, 1999 * MS)]
+    assert parts.indexed()[0] == [(2, 1999 * MS)]
 
 
 def test_news_behind_a_record_that_is_later_than_all_of_them_are_read() -> None:
     parts = Partitions(1)
     parts.append(Entry(1), Entry(1000))
     parts.look()
-    assert parts.told()[0] == [(2, 1000 * MS)]
+    assert parts.indexed()[0] == [(2, 1000 * MS)]
     parts.append(Entry(2), Entry(3))
     parts.look()
-    assert parts.told() == ([(2, 1000 * MS)], [(2, 2 * MS, 3 * MS)])
+    assert parts.indexed() == ([(2, 1000 * MS)], [(2, 2 * MS, 3 * MS)])
 
 
-def test_a_record_that_comes_between_two_questions_is_told_with_the_others() -> None:
+def test_a_record_that_comes_between_two_queries_is_indexed_with_the_others() -> None:
     parts = Partitions(1)
     parts.append(Entry(1), Entry(2))
     answer = parts.broker.records
@@ -246,20 +246,20 @@ def test_a_record_that_comes_between_two_questions_is_told_with_the_others() -> 
 
     parts.broker.records = late  # type: ignore[method-assign, assignment]
     parts.look()
-    assert parts.told()[0] == [(3, 3 * MS)]
+    assert parts.indexed()[0] == [(3, 3 * MS)]
 
 
-def test_what_an_open_transaction_holds_back_is_not_told() -> None:
+def test_what_an_open_transaction_holds_back_is_not_indexed() -> None:
     parts = Partitions(2)
     parts.append(Entry(1), Entry(2))
     parts.append(Entry(9), Entry(10), stable=False)
     parts.look()
     # The latest record cannot be read yet, so that the brokers tell none.
-    assert parts.told() == ([], [(2, 1 * MS, 2 * MS)])
+    assert parts.indexed() == ([], [(2, 1 * MS, 2 * MS)])
     assert parts.index.blocked_splits == {"t-0": 2}
     parts.append(mark(11))
     parts.look()
-    assert parts.told()[1][1:] == [(2, 9 * MS, 10 * MS)]
+    assert parts.indexed()[1][1:] == [(2, 9 * MS, 10 * MS)]
     assert parts.index.blocked_splits == {}
 
 
@@ -280,13 +280,13 @@ def test_a_partition_of_which_the_brokers_say_nothing_is_held_back() -> None:
     assert parts.index.blocked_splits == {}
 
 
-def test_a_look_whose_news_were_told_meanwhile_tells_nothing_twice() -> None:
+def test_a_look_up_whose_records_were_indexed_meanwhile_adds_nothing_twice() -> None:
     parts = Partitions(1)
     parts.append(Entry(1), Entry(2))
     first, second = parts.index.look(), parts.index.look()
     parts.index.take(first)
     parts.index.take(second)
-    assert parts.told()[0] == [(2, 2 * MS)]
+    assert parts.indexed()[0] == [(2, 2 * MS)]
 
 
 def test_records_that_wait_for_the_next_look_are_not_those_of_a_transaction() -> None:
@@ -297,15 +297,15 @@ def test_records_that_wait_for_the_next_look_are_not_those_of_a_transaction() ->
     second = parts.index.look()
     parts.index.take(first)
     parts.index.take(second)
-    assert parts.told()[0] == [(2, 2 * MS)], "the second look began before the first was taken"
+    assert parts.indexed()[0] == [(2, 2 * MS)], "the second look began before the first was taken"
     assert parts.index.unindexed_splits == {"t-0"}
     assert parts.index.blocked_splits == {}
     parts.look()
-    assert parts.told()[0] == [(2, 2 * MS), (1, 3 * MS)]
+    assert parts.indexed()[0] == [(2, 2 * MS), (1, 3 * MS)]
     assert parts.index.unindexed_splits == set()
 
 
-def test_records_that_are_deleted_before_they_are_told_are_lost() -> None:
+def test_records_that_are_deleted_before_they_are_indexed_are_lost() -> None:
     parts = Partitions(1)
     parts.append(*(Entry(i) for i in range(5)))
     parts.log().begin = 3
@@ -315,7 +315,7 @@ def test_records_that_are_deleted_before_they_are_told_are_lost() -> None:
     tolerant.append(*(Entry(i) for i in range(5)))
     tolerant.log().begin = 3
     tolerant.look()
-    assert tolerant.told()[0] == [(5, 4 * MS)]
+    assert tolerant.indexed()[0] == [(5, 4 * MS)]
 
 
 def test_a_log_that_has_become_shorter_is_lost() -> None:
@@ -337,7 +337,7 @@ def test_what_was_read_uncommitted_is_not_lost_while_its_transaction_is_open() -
     assert parts.index.blocked_splits == {"t-0": 2}
     parts.append(Entry(7))
     parts.look()
-    assert parts.told()[0] == [(5, 4 * MS), (1, 7 * MS)]
+    assert parts.indexed()[0] == [(5, 4 * MS), (1, 7 * MS)]
     assert parts.index.blocked_splits == {}
 
 
@@ -346,14 +346,14 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts = Partitions(1)
     parts.append(*(Entry(i) for i in range(8)), mark(99))
     parts.look()
-    assert parts.told()[1] == [(3, 0, 2 * MS)]
+    assert parts.indexed()[1] == [(3, 0, 2 * MS)]
     assert parts.index.unindexed_splits == {"t-0"}, "not idle before all was looked at"
     assert parts.index.blocked_splits == {}
     parts.index.extend_snapshot()
-    assert len(parts.told()[1]) == 1, "what was told is not read yet"
+    assert len(parts.indexed()[1]) == 1, "what was indexed is not read yet"
     parts.index.commit_plan("t-0", 3)
     parts.index.extend_snapshot()
-    assert parts.told()[1][1:] == [(3, 3 * MS, 5 * MS)]
+    assert parts.indexed()[1][1:] == [(3, 3 * MS, 5 * MS)]
 
 
 def test_what_is_read_ahead_has_a_limit_over_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +400,7 @@ ENTRIES = st.lists(
 
 
 class LogWalk(RuleBasedStateMachine):
-    """Logs grow, and are compacted; looks are taken or not; what is told must be the records, and the cuts theirs."""
+    """Logs grow, and are compacted; look-ups are taken or not; the index must have the records, and cut as they do."""
 
     @initialize(few=st.sampled_from([0, 3, 100]), at_once=st.sampled_from([2, 1000]))
     def begin(self, few: int, at_once: int) -> None:
@@ -419,7 +419,7 @@ class LogWalk(RuleBasedStateMachine):
     @rule()
     def all_is_read(self) -> None:
         for number in range(2):
-            self.at[number] = sum(rows for rows, *_ in self._told(number))
+            self.at[number] = sum(rows for rows, *_ in self._indexed(number))
             self.parts.index.commit_plan(f"t-{number}", self.at[number])
         self.parts.index.extend_snapshot()
 
@@ -438,7 +438,7 @@ class LogWalk(RuleBasedStateMachine):
             return
         for number in range(2):
             begin = 0
-            for rows, low, high in self._told(number):
+            for rows, low, high in self._indexed(number):
                 assert rows > 0
                 times = [time for _, time in self.parts.log(number).records(begin, begin + rows)]
                 assert max(times) == high
@@ -446,7 +446,7 @@ class LogWalk(RuleBasedStateMachine):
                 begin += rows
             assert begin <= self.parts.log(number).stable
 
-    def _told(self, number: int) -> list[tuple[int, int, int]]:
+    def _indexed(self, number: int) -> list[tuple[int, int, int]]:
         """Blocks of both kinds in the order of their offsets."""
         return self.parts.context.order.get(f"t-{number}", [])
 
