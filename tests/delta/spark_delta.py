@@ -68,8 +68,8 @@ class SparkDelta:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.stdin.close()  # type: ignore[union-attr]
-        self._process.wait(60)
+        # Without more statements it ends.
+        self._process.communicate(timeout=60)
 
     def sql(self, statement: str, path: Path | str) -> list[dict[str, Any]]:
         """Run a statement, in which `{table}` is the table in this folder; return its rows, times as text."""
