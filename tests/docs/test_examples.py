@@ -210,7 +210,8 @@ def test_the_page_on_tables_reads_tables(spark: SparkSession, tmp_path: Path) ->
     properties = catalog_options(tmp_path / "iceberg")
     text = code(ROOT / "docs" / "tables.md").replace("/data/", f"{tmp_path}/")
     text = text.replace('"rest"', '"sql"').replace("https://catalog.example", properties["uri"])
-    text = text.replace("db.clicks", "db.t")
+    # The catalog of the tests has a name, under which SQLite has its tables.
+    text = text.replace("db.clicks", "db.t").replace('.load("db', '.option("catalog.name", "tests").load("db')
     scope: dict[str, Any] = {"__name__": "tables", "spark": spark}
     delta, iceberg = text.split("\n\n\n")
     for part, columns in ((delta, ["ts", "n"]), (iceberg, None)):
