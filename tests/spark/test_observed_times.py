@@ -7,10 +7,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignment.event_time_range import EventTimeRange
 from alignment.strategy import WatermarkStrategy
-from alignment.timestamps import NO_TIMESTAMP, EventTimes
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner
 from streaming_source.api import RecordSplit
-from streaming_source.spark.rows import ObservedTimes
+from streaming_source.spark.options import FrameOptions
+from streaming_source.spark.rows import ObservedTimes, RowShaper
 from streaming_source.testing.micro_batch import EmittedRecord, reports_of
 
 TIMES = st.lists(st.just(NO_TIMESTAMP) | st.integers(-50, 50), max_size=20)
@@ -37,3 +39,22 @@ def test_late_records_are_counted() -> None:
     observed.count_late("a", np.array([False, True, True]))
     (report,) = observed.take([RecordSplit("a", 10, 13)])
     assert (report.start, report.stop, report.late) == (10, 13, 2)
+
+
+def test_of_a_range_what_lies_before_counts_for_nothing_and_what_lies_behind_moves_the_watermark() -> None:
+    """With `indexing=off`: the positions of all records are reported, and only those of the range are rows, or late."""
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC"))])
+    shaper = RowShaper(
+        schema,
+        "ts",
+        FieldTimestampAssigner("ts"),
+        FrameOptions(times=EventTimeRange(10, 20)),
+        announced=15,
+        observed=ObservedTimes(WatermarkStrategy.for_monotonous_timestamps()),
+    )
+    batch = pa.record_batch([pa.array([5, 12, 25, 16], pa.int64()).cast(schema.field("ts").type)], schema=schema)
+    rows = shaper.shape("a", batch, None, 100)
+    assert rows["ts"].cast(pa.int64()).to_pylist() == [12, 16]
+    assert shaper.observed is not None
+    (report,) = shaper.observed.take([RecordSplit("a", 100, 104)])
+    assert (report.records, report.gaps, report.min_us, report.max_us, report.late) == (4, 0, 12, 25, 1)
