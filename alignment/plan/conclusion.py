@@ -33,7 +33,9 @@ class MicroBatchPlan:
     The positions of the table `after` are the ends of the batch. Nothing later than `bound_us`, the `T` that was
     chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
     (`int64[n]`) at or below the watermark announced before it. `holds_us` is where each holds the combined watermark
-    after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts.
+    after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts. It is how far the
+    other sources of an alignment group take this one to be: a split that no longer bounds `T` is left out of it, as
+    long as another one has records.
     """
 
     after: SplitTable
@@ -61,12 +63,14 @@ def conclude(
     horizon_us: int,
     no_more_splits: bool,
     rows: int | None = None,
+    bounding: BoolArray | None = None,
 ) -> MicroBatchPlan:
     """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
 
     `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
     `paused`, `idle` and `finished` (`bool[n]`) are the statuses then; active where none of them. The last one
-    that is set holds. `rows` are read up to `ends`; None where every position is one.
+    that is set holds. `rows` are read up to `ends`; None where every position is one. `bounding` (`bool[n]`) are the
+    splits that bound `T` in the next plan; None for all that count.
     """
     statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
     statuses[paused] = SplitStatus.PAUSED
@@ -88,6 +92,8 @@ def conclude(
         combined=max(before.combined, combined),
     )
     counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
+    if bounding is not None and (counting & bounding).any():
+        counting &= bounding
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
     rows = total(ends - before.positions) if rows is None else rows
     return MicroBatchPlan(

@@ -62,6 +62,16 @@ def test_sources_of_one_query_stay_together_and_each_reads_all_that_was_there(gr
     assert 0 < max(apart) <= DRIFT + 1
 
 
+def test_a_split_that_has_nothing_more_in_a_run_does_not_hold_the_other_sources(group: Group) -> None:
+    for name in ("a", "b"):
+        logs = {f"{name}/short": range(100, 110), f"{name}/long": range(100, 1100)}
+        group.source(logs, max_rows=100, available_now=True)
+    # As many triggers as there are drifts, and not one for each record.
+    apart = run(group, triggers=300)
+    assert all(map(_has_all, group.members))
+    assert max(apart) <= DRIFT + 1
+
+
 def test_a_source_that_has_nothing_in_a_run_holds_nobody(group: Group) -> None:
     silent = group.source({"s": [1]}, available_now=True)
     run(group)
