@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from alignment import WatermarkStrategy
 from streaming_source import read_stream
 from tests.spark.groups import planners
+from tests.spark.reports import reported
 from tests.spark.support import SECOND, T0, Logs, Run, available_now, end_offset, eventually, last_batch, write_file
+from tests.spark.unindexed import append_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -25,16 +29,20 @@ ROWS = 100
 DRIFT = 10 * SECOND
 
 
-def load(spark: SparkSession, folder: Path, name: str, **options: str) -> DataFrame:
+def load(spark: SparkSession, folder: Path, name: str) -> DataFrame:
     reader = read_stream(spark).format("aligned_files").name(name)
     reader = reader.options(eventTimeColumn="ts", maxOutOfOrderness="2 seconds", numReaders=1, maxRowsPerTrigger=ROWS)
-    reader = reader.options(alignmentGroup=folder.name, alignmentScope="query", maxDrift="10 seconds", **options)
+    reader = reader.options(alignmentGroup=folder.name, alignmentScope="query", maxDrift="10 seconds")
     return reader.load(str(folder / name))
 
 
-def joined(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
-    left = load(spark, folder, "left", **options).select(F.col("ts").alias("lt"), F.col("k").alias("lk"))
-    right = load(spark, folder, "right", **options).select(F.col("ts").alias("rt"), F.col("k").alias("rk"))
+def joined(spark: SparkSession, folder: Path) -> DataFrame:
+    return pairs(load(spark, folder, "left"), load(spark, folder, "right"))
+
+
+def pairs(left: DataFrame, right: DataFrame) -> DataFrame:
+    left = left.select(F.col("ts").alias("lt"), F.col("k").alias("lk"))
+    right = right.select(F.col("ts").alias("rt"), F.col("k").alias("rk"))
     at_once = F.expr("lt = rt and rt between lt - interval 1 second and lt")
     return left.join(right, at_once).select(F.unix_micros("lt"), F.unix_micros("rt"))
 
@@ -125,9 +133,15 @@ def test_a_day_takes_as_many_micro_batches_for_each_two_hours_as_two_hours_do(
 def test_sources_that_go_by_reports_align_with_those_of_their_query(spark: SparkSession, tmp_path: Path) -> None:
     """How far they get in a trigger is not known ahead: each waits for the last watermark of the other."""
     logs = {name: T0 + np.arange(400, dtype=np.int64) * SECOND for name in ("left", "right")}
-    write(tmp_path, logs)
-    run = Run(spark, joined(spark, tmp_path, indexing="off"), tmp_path / "cp").caught_up()
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds").with_timestamp_assigner("ts")
+    aligned = bounded.with_watermark_alignment(tmp_path.name, "10 seconds")
+    options: dict[str, Any] = {"alignmentScope": "query", "maxRowsPerTrigger": ROWS, "numReaders": 1}
+    for name, times in logs.items():
+        append_log(tmp_path / name, "log", times)
+    left, right = (reported(spark, tmp_path / name, name, aligned, **options) for name in logs)
+    run = available_now(spark, pairs(left, right), tmp_path / "cp")
     assert run.rows == expected(logs)
+    assert len(run.progress) > 4
     # Readers report after a micro-batch, so that one may be read beyond the limit.
     check_drift(tmp_path / "cp", logs, DRIFT + ROWS * SECOND)
 
