@@ -40,6 +40,13 @@ def test_the_package_states_the_version_of_the_project(pyproject: dict[str, Any]
     assert streaming_source.__version__ == pyproject["project"]["version"]
 
 
+def test_the_changelog_has_the_version_of_the_project(pyproject: dict[str, Any]) -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    headings = [line for line in lines if line.startswith("## ")]
+    assert headings[0] == "## [Unreleased]"
+    assert f"## [{pyproject['project']['version']}]" in headings
+
+
 def test_the_installed_metadata_has_the_version_of_the_project(pyproject: dict[str, Any]) -> None:
     assert installed_version() == pyproject["project"]["version"]
 
