@@ -79,7 +79,7 @@ soak: $(CLASSES) java ## run what make test leaves out, and the random tests wit
 	@echo "==> soak: $(JOBS) at a time; this takes long"
 	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
 
-platforms: $(CLASSES) java ## run the library where people run Spark: Spark Connect, a client without a JVM, a cluster of processes, a pipeline
+platforms: $(CLASSES) java ## run the library where people run Spark: Spark Connect, a client without a JVM, isolated Python, a cluster of processes, a pipeline
 	@echo "==> platforms"
 	@$(PYTHON) -m pytest tests/platforms tests/spark/test_connect.py tests/spark/test_cluster.py -n 1 --durations=10
 

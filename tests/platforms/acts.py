@@ -1,8 +1,9 @@
 """What each platform must do: `python acts.py FOLDER QUICK_START [URL]`.
 
-It needs Spark's client and this library alone. `QUICK_START` is a file with the code of the README. Without the URL of
-a Spark Connect server it is a classic session. It prints one line of JSON: the seconds of each act. An act compares
-what the query wrote with the batch result over the same records.
+It needs Spark's client, this library and a source of the tests. `QUICK_START` is a file with the code of the README.
+Without the URL of a Spark Connect server it is a classic session. It prints one line of JSON: the seconds of each act,
+and what a worker and a planner may do there. An act compares what the query wrote with the batch result over the same
+records.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import (
+    DataGeneratorSource,
     FileSource,
     WatermarkStrategy,
     explain,
@@ -28,6 +33,10 @@ from streaming_source import (
     read_stream,
     with_exact_watermark,
 )
+from tests.spark import unindexed
+
+# Where Python runs for Spark there are no tests.
+cloudpickle.register_pickle_by_value(unindexed)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BOUND = timedelta(seconds=5)
@@ -119,9 +128,13 @@ def available_now_twice(spark: SparkSession, root: str) -> None:
 
 
 def join(spark: SparkSession, root: str) -> None:
-    """Two sources, windowed and joined."""
+    """Two sources, windowed and joined, whose planners exchange in a directory how far they are."""
+    group = {"alignmentGroup": "logs", "alignmentLocation": f"{root}/groups", "maxDrift": "1 hour"}
     sides = {
-        log: files(spark, root).where(f"s = '{log}'").groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias(log))
+        log: files(spark, root, **group)
+        .where(f"s = '{log}'")
+        .groupBy(F.window("ts", "1 minute"))
+        .agg(F.count("*").alias(log))
         for log in STEPS
     }
     joined = sides["slow"].join(sides["fast"], "window")
@@ -129,6 +142,19 @@ def join(spark: SparkSession, root: str) -> None:
     counts = {(at, log): n for at, log, n in closed(600)}
     expected = [(at, n, counts[at, "fast"]) for (at, log), n in sorted(counts.items()) if log == "slow"]
     assert rows(spark, root, "join") == expected
+
+
+def reports(spark: SparkSession, root: str) -> None:
+    """A source without an index of event times, whose readers report in a directory."""
+    first = int(START.timestamp()) * 1_000_000
+    unindexed.write_logs(
+        Path(root) / "unindexed", {log: first + np.arange(600) * step * 1_000_000 for log, step in STEPS.items()}
+    )
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(BOUND).with_timestamp_assigner("ts")
+    source = unindexed.UnindexedLogs(f"{root}/unindexed")
+    frame = from_source(spark, source, strategy, "reports", indexing="off", report_location=f"{root}/reports")
+    run(by_minute(frame), root, "reports")
+    assert rows(spark, root, "reports") == closed(600)
 
 
 def restart(spark: SparkSession, root: str) -> None:
@@ -143,6 +169,57 @@ def restart(spark: SparkSession, root: str) -> None:
     query.processAllAvailable()
     query.stop()
     assert rows(spark, root, "restart") == closed(900)
+
+
+def look() -> dict[str, Any]:
+    """What a process has and may do: the file of the library, variables of its environment, writing, ports."""
+    import os
+    import socket
+
+    import streaming_source
+
+    def write_into(folder: str) -> None:
+        with open(os.path.join(folder, "new"), "w"):
+            pass
+        os.remove(os.path.join(folder, "new"))
+
+    def connect() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname(), 5):
+            pass
+
+    found: dict[str, Any] = {"file": streaming_source.__file__, "names": sorted(os.environ), "cwd": os.getcwd()}
+    library = os.path.dirname(streaming_source.__file__)
+    for what, attempt in (
+        ("library", lambda: write_into(library)),
+        ("cwd", lambda: write_into(".")),
+        ("port", connect),
+    ):
+        try:
+            attempt()
+            found[f"may {what}"] = True
+        except OSError:
+            found[f"may {what}"] = False
+    return found
+
+
+class LooksAround(DataGeneratorSource):
+    """Its planner fails with what it may do there."""
+
+    def create_enumerator(self, *arguments: Any) -> Any:
+        raise RuntimeError(f"LOOK{json.dumps(look())}LOOK")
+
+
+def possible(spark: SparkSession, root: str) -> dict[str, Any]:
+    """What a worker and a planner may do, as code of the user's in each of them finds it."""
+    row = spark.range(1).select(F.udf(lambda _: json.dumps(look()), "string")("id")).first()
+    assert row is not None
+    frame = from_source(spark, LooksAround(), WatermarkStrategy.for_monotonous_timestamps(), "looks_around")
+    query = start(frame, root, "look", availableNow=True)
+    with suppress(Exception):
+        query.awaitTermination(120)
+    text = str(query.exception())
+    assert "LOOK" in text, text
+    return {"worker": json.loads(row[0]), "planner": json.loads(text.split("LOOK")[-2])}
 
 
 def main(root: str, quick: str, url: str = "") -> None:
@@ -160,13 +237,15 @@ def main(root: str, quick: str, url: str = "") -> None:
         "quick start": lambda: quick_start(spark, root, Path(quick).read_text(encoding="utf-8")),
         "AvailableNow twice": lambda: available_now_twice(spark, root),
         "join": lambda: join(spark, root),
+        "reports": lambda: reports(spark, root),
         "restart": lambda: restart(spark, root),
     }
+    found = possible(spark, root)
     for name, act in acts.items():
         began = time.monotonic()
         act()
         seconds[name] = time.monotonic() - began
-    print(json.dumps({"seconds": {name: round(s, 1) for name, s in seconds.items()}}))
+    print(json.dumps({"seconds": {name: round(s, 1) for name, s in seconds.items()}, **found}))
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""The acts in a classic session, and from a client of Spark Connect without a JVM."""
+"""The acts in a classic session, and from a client of Spark Connect without a JVM, also where Python is isolated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.platforms import acts
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.soak]
 
 _CLIENT = "pyspark-client>=4.2"
-_ACTS = ["quick start", "AvailableNow twice", "join", "restart"]
+_ACTS = ["quick start", "AvailableNow twice", "join", "reports", "restart"]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,39 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the library as it is installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    _install(folder, "the library", "--no-deps", str(ROOT))
+    return folder
+
+
+_ISOLATED = """#!/bin/sh
+# Python as Spark starts it: on a network of its own without a device, in a folder that none may
+# write to, without the environment but for what names Spark's socket.
+kept=$(env | grep -E '^(PYTHON_WORKER_FACTORY|PYTHON_UNIX_DOMAIN|SPARK_(REUSE_WORKER|BUFFER_SIZE|AUTH_SOCKET))')
+exec unshare --map-root-user --net --mount sh -c '
+    for folder in {folder} {library}; do
+        mount --bind "$folder" "$folder" && mount -o remount,ro,bind "$folder" || exit 1
+    done
+    cd {folder} && exec "$@"
+' sh env -i $kept PYTHONPATH={library} {python} "$@"
+"""
+
+
+@pytest.fixture
+def isolated(folder: Path, installed: Path) -> Path:
+    """What starts Python isolated."""
+    if subprocess.run(["unshare", "--map-root-user", "--net", "--mount", "true"], check=False).returncode:
+        pytest.skip("a user may not make namespaces here, which isolate Python: unshare --map-root-user --net --mount")
+    program = folder / "isolated-python"
+    read_only = folder / "read-only"
+    program.write_text(_ISOLATED.format(folder=read_only, library=installed, python=sys.executable))
+    program.chmod(0o755)
+    return program
+
+
 def _install(folder: Path, what: str, *arguments: str) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *arguments]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
@@ -41,7 +74,7 @@ def _install(folder: Path, what: str, *arguments: str) -> None:
 
 
 @contextmanager
-def server(folder: Path, path: str) -> Iterator[str]:
+def server(folder: Path, path: str, python: str = sys.executable, **more: str) -> Iterator[str]:
     """The address of a server with next to no environment, in a folder that none may write to."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -52,6 +85,7 @@ def server(folder: Path, path: str) -> Iterator[str]:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.warehouse.dir": folder / "warehouse",
+        **more,
     }
     arguments = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     main = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -62,7 +96,7 @@ def server(folder: Path, path: str) -> Iterator[str]:
             env={
                 **kept,
                 "PYTHONPATH": path,
-                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_PYTHON": python,
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "SPARK_HOME": str(home),
             },
@@ -125,3 +159,21 @@ def test_a_client_without_a_jvm(client: Path, folder: Path) -> None:
         # No Java to be found. The client of 4.2.0 looks for a home of Spark and uses nothing of it.
         done = act(folder, [client, ROOT], url, SPARK_HOME=str(client), PATH="")
     assert [*done["seconds"]] == ["session", *_ACTS]
+    assert done["worker"]["may port"]
+    assert done["planner"]["may port"]
+
+
+def test_a_client_of_a_server_whose_python_is_isolated(
+    client: Path, installed: Path, isolated: Path, folder: Path
+) -> None:
+    """No environment, no port, no folder that may be written to, and the library in one that is read-only."""
+    # A network of their own has none of Spark's ports either.
+    sockets = {"spark.python.unix.domain.socket.enabled": "true"}
+    with server(folder, str(installed), str(isolated), **sockets) as url:
+        done = act(folder, [client, ROOT], url, SPARK_HOME=str(client), PATH="")
+    assert [*done["seconds"]] == ["session", *_ACTS]
+    for process in ("worker", "planner"):
+        found = done[process]
+        assert found["file"] == str(installed / "streaming_source" / "__init__.py")
+        assert [found[f"may {what}"] for what in ("library", "cwd", "port")] == [False] * 3, found
+        assert not {"PATH", "HOME", "SPARK_HOME", "SPARK_LOCAL_DIRS", "PYSPARK_PYTHON"} & {*found["names"]}
