@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import random
-import signal
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
 
 from tests.docs.pages import ROOT, code
 from tests.kafka.topics import Record, Topic
-from tests.spark.groups import planners
-from tests.spark.support import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -94,13 +84,11 @@ def weather(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(rows[["origin", "hour", "temp"]].dropna()).cache()
 
 
-def flights_of_the_page(spark: SparkSession, flights: Flights, **both: str) -> DataFrame:
+def flights_of_the_page(spark: SparkSession, flights: Flights) -> DataFrame:
     """The union, by the code of the page."""
     text = code(ROOT / "docs" / "history.md")
     text = text.replace("/data/flights", str(flights.root)).replace("localhost:9092", flights.topic.broker.bootstrap)
     text = text.replace('"subscribe", "flights"', f'"subscribe", "{flights.topic.name}"')
-    for name, value in both.items():
-        text = text.replace("both = {\n", f'both = {{\n    "{name}": "{value}",\n')
     scope: dict[str, Any] = {"spark": spark}
     exec(compile(text, "history.md", "exec"), scope)
     frame: DataFrame = scope["flights"]
@@ -143,49 +131,3 @@ def test_windows_a_join_and_a_deduplication_over_the_cut_are_those_of_a_batch(
     found = shown(spark.read.parquet(str(tmp_path / "out")).collect())
     assert found == expected(spark, flights, weather)
     assert sum(row[2] for row in found) == len(flights.everything)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
-def test_killed_processes_change_nothing_while_the_topic_grows(
-    spark: SparkSession, flights: Flights, weather: DataFrame, tmp_path: Path, seed: int
-) -> None:
-    """SIGKILL to the planners of a query that runs on and on, in micro-batches on both sides of the cut too."""
-    rng, records, kills = random.Random(seed), iter(parts(flights.to_send(), 8)), 0
-    for _ in range(8):
-        frame = result(flights_of_the_page(spark, flights, maxRowsPerTrigger="1500"), weather)
-        query = run(frame, tmp_path / "out", tmp_path / "checkpoint", processingTime="0 seconds")
-        wanted = rng.randint(1, 3)
-        with suppress(StreamingQueryException):
-            eventually(partial(has_run, query, wanted), "some micro-batches")
-            if (pending := next(records, None)) is not None:
-                flights.topic.write(pending)
-            for pid in planners(spark):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    kills += 1
-            query.processAllAvailable()
-        query.stop()
-    for rest in records:
-        flights.topic.write(rest)
-    flights.close_windows()
-    query = run(
-        result(flights_of_the_page(spark, flights), weather),
-        tmp_path / "out",
-        tmp_path / "checkpoint",
-        availableNow=True,
-    )
-    assert query.awaitTermination(240)
-    print(f"{kills} planners killed")
-    assert kills
-    assert shown(spark.read.parquet(str(tmp_path / "out")).collect()) == expected(spark, flights, weather)
-
-
-def has_run(query: StreamingQuery, batches: int) -> bool:
-    """Whether it has come so far, or is at its end."""
-    return len(query.recentProgress) >= batches or not query.isActive
-
-
-def parts(records: list[Record], count: int) -> Iterator[list[Record]]:
-    size = -(-len(records) // count)
-    return (records[first : first + size] for first in range(0, len(records), size))
