@@ -32,9 +32,23 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
     `driver` is the Python of the driver, where the class is made there.
     """
 
+    # In here, so that it travels with the class.
+    @contextmanager
+    def imports_kept() -> Iterator[None]:
+        """Look for no garbage among what is imported for the first time: it stays, and a look takes a sixth of it."""
+        if "streaming_source.spark.datasource" in sys.modules or not gc.isenabled():
+            yield
+            return
+        gc.disable()
+        try:
+            yield
+            gc.freeze()
+        finally:
+            gc.enable()
+
     class Format(DataSource):
         def __init__(self, options: Any) -> None:
-            with _imports_kept():
+            with imports_kept():
                 try:
                     from streaming_source.spark.datasource import make_data_source
                 except ModuleNotFoundError as error:
@@ -69,17 +83,3 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
             return self._aligned.batch_reader(schema)
 
     return Format
-
-
-@contextmanager
-def _imports_kept() -> Iterator[None]:
-    """Look for no garbage among what is imported for the first time: it stays, and to look takes a sixth of it all."""
-    if "streaming_source.spark.datasource" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        gc.enable()
