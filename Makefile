@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test soak platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test soak coverage platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,17 @@ soak: $(CLASSES) java ## run what make test leaves out, and the random tests wit
 	@echo "==> soak: $(JOBS) at a time; this takes long"
 	@$(PYTEST) -m "soak or hypothesis" --hypothesis-profile=soak
 
+# The packages that decide, by their own tests; connectors and what is Spark's run on Spark, which takes too long to measure.
+COVERED = alignment api cli coordinator gateway monitoring reader scenarios testing
+coverage: $(STAMP) ## measure the branches of alignment and of what plans that their tests take; fails below 95 % of alignment
+	@echo "==> coverage of branches: $(JOBS) at a time"
+	@$(PYTHON) -m coverage erase
+	@$(PYTHON) -m coverage run -m pytest $(COVERED:%=tests/%) -n $(JOBS) -q -m "not spark and not kafka and not soak" \
+	    --hypothesis-profile=$(PROFILE)
+	@$(PYTHON) -m coverage combine --quiet
+	@$(PYTHON) -m coverage report --sort=cover --include='streaming_source/api/*,streaming_source/coordinator/*,streaming_source/gateway/*,streaming_source/reader/*'
+	@$(PYTHON) -m coverage report --sort=cover --include='alignment/*' --fail-under=95
+
 platforms: $(CLASSES) java ## run the library where people run Spark: Spark Connect, a client without a JVM, isolated Python, a cluster of processes, a pipeline
 	@echo "==> platforms"
 	@$(PYTHON) -m pytest tests/platforms tests/spark/test_connect.py tests/spark/test_cluster.py -n 1 --durations=10
@@ -134,7 +145,7 @@ notebooks: $(STAMP) java ## execute the notebooks and store what they print and 
 
 clean: ## remove caches, outputs and .venvs (keeps .venv)
 	@echo "==> removing caches and outputs"
-	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log htmlcov .coverage \
+	@rm -rf build dist demo-output spark-warehouse metastore_db derby.log htmlcov .coverage* \
 	    .hypothesis .mypy_cache .pytest_cache .ruff_cache .venvs
 	@find . -path ./$(VENV) -prune -o -path ./.git -prune -o \
 	    \( -name __pycache__ -o -name .ipynb_checkpoints -o -name '*.egg-info' \) -type d -prune -exec rm -rf {} +
