@@ -409,11 +409,11 @@ def _take_over_table(
         if any(text is not None for text in topics):
             raise OptionError("--table is of a Delta table, and topics are of Kafka; give one of the two")
         taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
-    goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
+    goes_on = _goes_on(taken.next_batch)
     typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
 
 
-def _goes_on(next_batch: int, *, is_read_again: bool) -> str:
+def _goes_on(next_batch: int, *, is_read_again: bool = False) -> str:
     again = ", which Spark's source had planned and not committed" if is_read_again else ""
     return f"the query goes on with micro-batch {next_batch}{again}"

@@ -32,13 +32,9 @@ _FILES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TakenOverTable:
-    """What a query goes on with: the number of its first micro-batch, and files of the last version that wait.
-
-    It `is_read_again` if Spark's source had planned that one and not committed it: with the same files.
-    """
+    """What a query goes on with: the number of its first micro-batch, and files of the last version that wait."""
 
     next_batch: int
-    is_read_again: bool
     version: int
     files: int
 
@@ -47,7 +43,7 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     """Copy the checkpoint of a stopped query, with offsets of `aligned_delta` in place of those of Delta's own source.
 
     Numbers of micro-batches, the query's id, its watermark and its state stay as they are, so that sinks recognise what
-    they have, and a micro-batch that was planned and not committed is read again. The old checkpoint is not changed.
+    they have. The old checkpoint is not changed.
 
     Parameters
     ----------
@@ -63,11 +59,17 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     OptionError
         If there is no such checkpoint, something at the new one, or the table is another one.
     OffsetError
-        If it is not that of a query over Spark's own Delta source.
+        If it is not that of a query over Spark's own Delta source, or its last micro-batch was not committed.
     UnsupportedOperationError
         If more than 500 files of a version wait: Spark's source reads them in an order that has no place in ours.
     """
     copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
+    if copied.is_read_again:
+        # What it reads is in no offset of ours: in the last one its files have been read, and in none before they wait.
+        raise OffsetError(
+            f"checkpoint {checkpoint!r}: micro-batch {copied.next_batch} was planned and not committed. Start the old "
+            "query with Trigger.AvailableNow, let it end, and take it over then"
+        )
     delta = DeltaSource(table)
     files = _SparkFiles(delta)
     taken: list[tuple[int, int]] = []
@@ -87,7 +89,7 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     if not taken:
         raise OffsetError(f"checkpoint {checkpoint!r} has no offset of source {source}: the query has read nothing yet")
     version, n_files = taken[-1]
-    return TakenOverTable(copied.next_batch, copied.is_read_again, version, n_files)
+    return TakenOverTable(copied.next_batch, version, n_files)
 
 
 class _Place(NamedTuple):
@@ -138,7 +140,8 @@ class _SparkFiles:
         else:
             commits = self._lister.commits(place.version - 1, place.version)
             files = [] if commits is None else _files(commits.files)
-        left = files[place.number + 1 :]
+        # Negative numbers are before the first file.
+        left = files[max(place.number, -1) + 1 :]
         if len(left) > _FILES:
             raise UnsupportedOperationError(
                 f"{self._source.title}: {len(left)} files of version {place.version} were not read yet, and an offset "

@@ -77,7 +77,7 @@ def test_the_files_that_spark_has_not_read_are_read(
 
     printed = json.loads(taken_over(old, tmp_path / "new", "--table", table).splitlines()[-1])
 
-    assert (printed["next_batch"], printed["is_read_again"]) == (1, False)
+    assert printed["next_batch"] == 1
     text = (tmp_path / "new/offsets/0").read_text().splitlines()[2]
     done = harness(table)
     done.state = OffsetCodec(DeltaSource(str(table))).decode(json.loads(text))
@@ -85,6 +85,16 @@ def test_the_files_that_spark_has_not_read_are_read(
     append(table, [20 * SECOND], part="c")
     done.run()
     assert times(done) == [second * SECOND for second in [*left, 20]]
+
+
+def test_a_micro_batch_that_was_not_committed_is_refused(tmp_path: Path, table: Path) -> None:
+    old = checkpoint(tmp_path, table, 4, 1, isStartingVersion=True)
+    (old / "commits/0").unlink()
+
+    assert "micro-batch 0 was planned and not committed. Start the old" in taken_over(
+        old, tmp_path / "new", "--table", table
+    )
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_does_not_fit_is_refused_with_what_to_do(tmp_path: Path, table: Path) -> None:
