@@ -155,9 +155,12 @@ class TimeIndex:
         self._lost.discard(split_id)
 
     def next_offsets(self) -> Mapping[str, NextOffset]:
-        """Return, by split id, the next record that no plan reads yet. From any thread."""
+        """Return, by split id, the next record that no plan reads yet. From any thread.
+
+        Splits without such a record are left out: retention may empty their logs, up to the marks of transactions.
+        """
         known = list(self._splits.values())
-        return {one.split.split_id: NextOffset(one.split.of, one.position) for one in known if not one.is_complete}
+        return {one.split.split_id: NextOffset(one.split.of, one.position) for one in known if not one.is_planned}
 
     def commit_plan(self, split_id: str, position: int) -> KafkaSplit:
         """Record that a plan reads a split up to a position, and return the split there."""
