@@ -161,6 +161,9 @@ class ReactivePlanner:
             limited_by=limited_by,
             horizon_us=horizon_us,
             no_more_splits=conditions.no_more_splits,
+            bounding=bounding_splits(self._rules, new_ends < ends, idle, complete, draining=True)
+            if conditions.draining
+            else None,
             rows=total(rows),
         )
 

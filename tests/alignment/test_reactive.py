@@ -345,6 +345,17 @@ def test_a_run_that_drains_reads_past_what_has_been_caught_up_with() -> None:
     assert source.is_caught_up("b")
 
 
+def test_in_a_run_that_drains_a_split_that_was_read_to_its_end_is_not_the_slowest() -> None:
+    rules = PlanningRules(0, 5, drains_past_caught_up=True)
+    source = a_source(rules, first_rows=4, a=[0, 1], b=list(range(0, 100, 10)))
+    source.draining = True
+    slowest = []
+    while not source.is_caught_up("b"):
+        slowest.append(source.plan().slowest_us)
+        source.deliver_all()
+    assert max(at for at in slowest if at is not None) >= 20
+
+
 # ---- how far a split overshoots -------------------------------------------------------------------------------------
 
 
