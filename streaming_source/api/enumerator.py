@@ -43,7 +43,15 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
 
     One enumerator lives in Spark's planner process. Work that may take longer than a moment goes through
     `SplitEnumeratorContext.call_async`.
+
+    Attributes
+    ----------
+    cleans_up
+        Whether something is left to do behind the end of a bounded source, as to remove what was read. If not, a query
+        that is started again behind the end closes the enumerator, and does not start it.
     """
+
+    cleans_up: bool = False
 
     @abstractmethod
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -10,6 +11,8 @@ from streaming_source.api import SplitEnumerator, SplitEnumeratorContext
 from streaming_source.api.split import SplitT
 
 __all__ = ["EndedEnumerator"]
+
+_log = logging.getLogger(__name__)
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -23,9 +26,15 @@ class EndedEnumerator(SplitEnumerator[SplitT, CheckpointT]):
 
     context: SplitEnumeratorContext[SplitT]
     checkpoint: CheckpointT
+    name: str
 
     def start(self) -> None:
-        """There is nothing to discover."""
+        """Log that nothing is discovered any more."""
+        _log.warning(
+            "%s: this bounded source was read to its end by an earlier run. What has come since is not part of this "
+            "query, and is not looked for; to read it use a new checkpointLocation, with or without bounded",
+            self.name,
+        )
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         self.context.signal_no_more_splits(subtask_id)

@@ -13,7 +13,7 @@ from alignment.engine import Engine
 from alignment.index import EventTimeIndex
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
-from streaming_source.api import Source, SupportsEventTimeIndex
+from streaming_source.api import Boundedness, Source, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.ended import EndedEnumerator
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
@@ -58,16 +58,19 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     ) -> SourceRuntime[SplitT, CheckpointT]:
         """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
 
-        If it `has_ended` its own enumerator is not made.
+        If it is bounded and `has_ended`, its own enumerator is not started, unless that has to clean up: nothing is
+        listed or opened any more.
 
         An `OptionError` if the source has an index, or records that end its splits, and is to be read by reports.
         """
-        if has_ended and checkpoint is not None:
-            host.enumerator = EndedEnumerator(host, checkpoint)
-        elif checkpoint is None:
+        if checkpoint is None:
             host.enumerator = source.create_enumerator(host)
         else:
-            host.enumerator = source.restore_enumerator(host, checkpoint)
+            # Made in any case: it refuses a checkpoint that does not fit the options.
+            host.enumerator = enumerator = source.restore_enumerator(host, checkpoint)
+            if has_ended and source.boundedness is Boundedness.BOUNDED and not enumerator.cleans_up:
+                enumerator.close()
+                host.enumerator = EndedEnumerator(host, checkpoint, source.name)
         event_times = _event_times_of(source, host, rules)
         index = event_times.create_index(rules, recorder)
         generators = _generators_of(event_times, index, rules)

@@ -260,7 +260,7 @@ class SourceHarness:
         )
         if self.available_now:
             coordinator.drain()
-        coordinator.restore(self.state)
+        coordinator.restore(self.state, is_read_again=self._before is not None)
         return coordinator
 
     def _rules(self) -> ReadRules:

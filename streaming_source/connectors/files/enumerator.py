@@ -33,6 +33,7 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         super().__init__(config, filesystem, context)
         self._given = config.given_columns(context.schema)
         self._cleaner = Cleaner(config, context.map_on_workers)
+        self.cleans_up = self._cleaner.is_on
         self._restored: dict[str, FileSplit] = {}
         self._until_ms = checkpoint.until_ms
 
