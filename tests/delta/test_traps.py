@@ -204,7 +204,7 @@ def test_a_file_that_was_vacuumed_is_named_with_the_fix(tmp_path: Path) -> None:
         path.unlink()
 
     with pytest.raises(
-        FileGoneError, match=r"of Delta table .*, version 1, is gone before it was .* or use a new checkpointLocation"
+        FileGoneError, match=r"of Delta table .*, version 1, was deleted before .* or use a new checkpointLocation"
     ):
         done.run()
 

@@ -235,7 +235,8 @@ def test_what_a_cloud_does_not_take_is_named_and_its_value_is_not(uri: str, name
 
 def test_a_scheme_that_needs_fsspec_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(PathNotFoundError, match=r"pyarrow does not know the scheme 'sftp'.*install it") as raised:
+    fix = r"scheme 'sftp'.*install spark-watermark-alignment\[fsspec\]"
+    with pytest.raises(PathNotFoundError, match=fix) as raised:
         Root("sftp://host/x", StorageOptions.of({"password": SECRET})).open()
     assert SECRET not in str(raised.value)
 

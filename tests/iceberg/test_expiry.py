@@ -102,7 +102,7 @@ def test_files_that_go_are_named_with_the_snapshot(tmp_path: Path) -> None:
     for path in tmp_path.glob("warehouse/db/t/data/*.parquet"):
         path.unlink()
 
-    with pytest.raises(FileGoneError, match=rf"parquet of Iceberg table db.t, snapshot {head} is gone .*expiry of its"):
+    with pytest.raises(FileGoneError, match=rf"parquet of Iceberg table db.t, snapshot {head} was deleted .*expiry of"):
         done.run()
     assert times(later(goes_on)) == []
 

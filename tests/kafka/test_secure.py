@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from streaming_source import WatermarkStrategy, from_source
 from streaming_source.api import credentials
-from streaming_source.connectors.kafka import KafkaSource, client
+from streaming_source.connectors.kafka import KafkaSource, admin, consumer
 from streaming_source.exceptions import SourceError
 from tests.kafka.broker import PASSWORD, USER, KafkaBroker
 from tests.kafka.support import by_split, on_executor, reading
@@ -111,7 +111,7 @@ def test_a_topic_is_read_over_tls_by_planner_and_tasks(
         ),
         (
             {"kafka.bootstrap.servers": "{by address}"},
-            r"is not for the name .127\.0\.0\.1.: give kafka\.bootstrap\.servers,.* any name$",
+            r"not for the name .127\.0\.0\.1.: use a name of .* kafka\.bootstrap\.servers .* any name$",
         ),
         ({"credentials": f"{__name__}:no_login"}, r"Authentication failed.*refuses the login: check"),
         pytest.param(
@@ -177,8 +177,8 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
         return make
 
-    for name in ("Consumer", "AdminClient"):
-        monkeypatch.setattr(client, name, spy(getattr(client, name)))
+    monkeypatch.setattr(consumer, "Consumer", spy(consumer.Consumer))
+    monkeypatch.setattr(admin, "AdminClient", spy(admin.AdminClient))
     return made
 
 

@@ -25,7 +25,9 @@ from tests.examples import examples
 from tests.spark.released_offsets import RELEASED
 
 SOURCES = {
+    "aligned_delta": DeltaSource("/data/in"),
     "aligned_files": FileSource("/data/in"),
+    "aligned_iceberg": IcebergSource("db.t"),
     "aligned_kafka": KafkaSource.of("nowhere:1", "orders"),
     "aligned_datagen": DataGeneratorSource(),
 }
