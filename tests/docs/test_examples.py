@@ -158,7 +158,7 @@ def test_the_page_on_the_first_query_prints_what_it_says(
         "The watermark stands at 2026-01-01 00:07:52 UTC because split 'cellar' has delivered",
         "becomes idle in",
     ):
-        assert said in " ".join(shown.split())
+        assert said in " ".join(shown.split()), shown
         assert said in " ".join(page.read_text(encoding="utf-8").split())
     assert scope["events"].isStreaming
     for command in ("advise", "explain", "report"):

@@ -335,11 +335,17 @@ def test_more_clients_than_it_has_threads_for_are_turned_away(
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+def _takes_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_the_command_serves_until_ctrl_c_and_ends_without_a_word(query: Situation) -> None:
     query.run()
     program = "from streaming_source.cli import main; main()"
     command = [sys.executable, "-u", "-c", program, "watch", str(query.folder / "checkpoint"), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # A shell without job control starts what is in the background, as the tests may be, with Ctrl-C ignored.
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=_takes_ctrl_c) as running:
         assert running.stdout is not None
         line = running.stdout.readline()
         url = line.split(" is shown at ")[1].split()[0]
