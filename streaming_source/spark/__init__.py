@@ -1,6 +1,6 @@
 """Where the source model meets Spark: data source, readers, offsets, watermark rows.
 
-`streaming_source` exports what users call of it. It is not imported here: planners and tasks do without.
+`streaming_source` exports its public functions. Nothing is imported here: planners and tasks need only parts of it.
 """
 
 __all__: list[str] = []

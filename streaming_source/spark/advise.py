@@ -1,4 +1,4 @@
-"""What a delay would cover, on a user's own data: before any query, or beside one."""
+"""Which share of a user's own records each delay would cover: before any query runs, or beside one."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
 _NAMED: Final = 20
-"""Splits that the text shows: those with the largest disorder."""
+"""How many splits the text lists: those with the largest disorder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayAdvice:
     """What the delay `delay_us` covers.
 
-    With it as `maxOutOfOrderness` at least the share `covers` of the records is on time, and the other ones are `late`
-    in their own split. `behind` records are below Spark's own watermark with it, if all splits are read at one pace;
-    with `spark_delay_us` as large a share is not.
+    With `delay_us` as `maxOutOfOrderness`, at least the share `covers` of the records is on time; `late` records are
+    late in their own split. With it as the delay of Spark's own watermark, `behind` records are below that watermark if
+    all splits are read at one pace; Spark needs the delay `spark_delay_us` to cover the same share.
     """
 
     covers: float
@@ -66,11 +66,11 @@ class SplitAdvice:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Skew and disorder of what a source had when it was scanned.
+    """Skew and disorder of the records that a source had when it was scanned.
 
-    Of all `rows`, those that are `invalid` have no valid event time: nothing covers them; others were `in_future`,
-    later than the clock. Splits that are read at one pace are `skew_us` apart in event time, at most. `delays` are for
-    99, 99.9 and 100 % of the records; `splits` has each by itself, in order of their ids.
+    Of all `rows`, the `invalid` ones have no valid event time, so no delay covers them; the `in_future` ones were later
+    than the clock. Splits that are read at one pace are at most `skew_us` apart in event time. `delays` are those that
+    cover 99, 99.9 and 100 % of the records; `splits` describes each split, ordered by split id.
     """
 
     rows: int
@@ -85,10 +85,10 @@ class Advice:
 
 
 def advise(df: DataFrame | StreamingQuery) -> Advice:
-    """Which `maxOutOfOrderness` covers how many of the records that the source of a frame, or of a query, has now.
+    """Return which `maxOutOfOrderness` covers how many of the records that the source of a frame or query has now.
 
-    The source is scanned twice, here and now, over the columns that event times are made of; the query is not touched.
-    Of Kafka that is what the brokers retain, from the earliest record on unless the options give another beginning.
+    The call scans the source twice, reading only the columns that event times come from; the query is not touched.
+    Kafka is scanned from the earliest record that the brokers retain, unless the options give another beginning.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def advise(df: DataFrame | StreamingQuery) -> Advice:
     Raises
     ------
     OptionError
-        If it has no such source, or several.
+        If `df` has no source of ours, or several.
 
     Examples
     --------
@@ -120,9 +120,9 @@ def advise(df: DataFrame | StreamingQuery) -> Advice:
 
 
 def advise_on(source: AlignedDataSource) -> Advice:
-    """The same of a source that is described by its format and options: nothing of Spark is started."""
+    """Return the advice of `advise` on a source that is given by its format and options; Spark is not started."""
     reader = source.times_reader()
-    # Planned once: what is written meanwhile is in neither scan.
+    # Planned once, so that records written during the scans are in neither of them.
     parts = reader.partitions()
     splits = _extents(reader, parts)
     now_us, in_future = time.time_ns() // 1000, 0
@@ -161,7 +161,7 @@ def advise_on(source: AlignedDataSource) -> Advice:
 
 
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:
-    """The splits, with where they begin and end; those without an end are read for it."""
+    """Return where each split begins and ends; a split whose end is not known is read to find it."""
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
     ranges = [split for part in parts for split in part.splits]
@@ -177,7 +177,7 @@ def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition])
 def _scan(
     reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]
 ) -> Iterator[tuple[str, Int64Array, Int64Array, int]]:
-    """Block by block: split, positions and event times of the records that have one, and how many have none."""
+    """Yield, block by block, the split, positions and event times of dated records, and how many have no event time."""
     for part in parts:
         for batch in reader.read(part):
             ids, positions, times = batch.columns
@@ -191,7 +191,7 @@ def _scan(
 
 
 def _rounded_up(us: int) -> int:
-    """To three digits, as a person would write it."""
+    """Round up to three significant digits."""
     unit = 10 ** max(len(str(us)) - 3, 0)
     return int(-(-us // unit) * unit)
 

@@ -69,11 +69,11 @@ FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_iceberg": "IcebergSource",
     "aligned_kafka": "KafkaSource",
 }
-"""Format name -> class of its source, or its name in `streaming_source.connectors`. `register` adds the user's own."""
+"""Format name -> source class, or the name of that class in `streaming_source.connectors`; `register` adds to it."""
 
 
 _DECIMAL_DIGITS: Final = 38
-"""Most digits of Spark's decimals."""
+"""Largest precision of a Spark decimal."""
 
 _METADATA: Final = {
     "_split": StringType(),
@@ -84,16 +84,16 @@ _METADATA: Final = {
 
 
 def source_class(format_name: str) -> type[Source[Any, Any]]:
-    """Of one of `FORMATS`; imported when the format is used."""
+    """Return the source class of one of `FORMATS`, importing it on first use."""
     kind = FORMATS[format_name]
     return getattr(connectors, kind) if isinstance(kind, str) else kind
 
 
 @dataclass(eq=False)
 class AlignedDataSource:
-    """One source, as one query reads it; `zone_is_known` if the zone of times without one is known.
+    """One source, as one query reads it; `zone_is_known` if the zone of zoneless times is known.
 
-    Not a `pyspark.sql.datasource.DataSource` itself: that is made by `format_class`, and does nothing but find this.
+    It is no `pyspark.sql.datasource.DataSource`: `format_class` makes that class, which only creates this object.
     """
 
     source: Source[Any, Any]
@@ -132,14 +132,14 @@ class AlignedDataSource:
 
     @classmethod
     def of_format(cls, name: str, options: Mapping[str, str], zone: str | None = UTC) -> AlignedDataSource:
-        """From what a user gave to `readStream.format(name)`; `zone` is that of times without one, if it is known."""
+        """Create it from the options of `readStream.format(name)`; `zone` is that of zoneless times, if it is known."""
         return cls.of_class(source_class(name), "127.0.0.1", options, zone)
 
     @classmethod
     def of_class(
         cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str], zone: str | None = None
     ) -> AlignedDataSource:
-        """The same of a source's class; `driver_host` is under which address executors find the driver."""
+        """Create it from a source class and options; executors reach the driver at `driver_host`."""
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(with_secrets_shown(options))
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
@@ -151,7 +151,7 @@ class AlignedDataSource:
     def of_source(
         cls, source: Source[Any, Any], strategy: WatermarkStrategy, frame: FrameOptions, options: Mapping[str, str]
     ) -> AlignedDataSource:
-        """From what a user gave to `from_source`; `options` are those that Spark loads it with."""
+        """Create it from the arguments of `from_source`; `options` are those with which Spark loads the source."""
         values = FRAME_OPTIONS.parse(options)
         emits = values["watermarkRows"] == EMITTED
         late = {"late_of": values["lateRecordsOf"], "late_from": values["lateRecordsFrom"]}
@@ -159,16 +159,16 @@ class AlignedDataSource:
 
     @property
     def needs_gateway(self) -> bool:
-        """Whether its readers send something to the planner, which therefore listens on the driver's host."""
+        """Whether its readers send messages to the planner, which then listens on the driver's host."""
         by_port = self.options.reports and self.options.report_location is None
         return by_port or self.source.source_event_serializer is not None
 
     @plainly
     def schema(self, data: pa.Schema | None = None) -> StructType:
-        """The columns of the frame; `data` has those of the data, where the source is not to be called for them."""
+        """Return the columns of the frame; if `data`, the data's columns, is given, the source is not called for it."""
         data = self._data if data is None else data
         strategy = self._strategy_over(data)
-        # On no rows: the assigner refuses columns and types now and not in the first micro-batch.
+        # With no rows: the assigner refuses wrong columns and types now, before the first micro-batch.
         no_rows = _no_rows(data)
         times: object = strategy.timestamp_assigner.extract(no_rows, None)
         if not isinstance(times, EventTimes):
@@ -181,7 +181,7 @@ class AlignedDataSource:
         name = self._event_time(frame, strategy, data)
         if name not in data.names:
             frame.add(StructField(name, TimestampType()))
-        # Without a zone it is UTC: Spark takes watermarks from timestamps with one alone.
+        # A timestamp without a zone is taken as UTC: Spark accepts watermarks on `TimestampType` alone.
         frame[name].dataType = TimestampType()
         if self.options.include_metadata:
             _check_no_metadata(frame.names)
@@ -190,7 +190,7 @@ class AlignedDataSource:
         return frame
 
     def _check_zone(self, strategy: WatermarkStrategy, no_rows: pa.RecordBatch) -> None:
-        """Refuse to guess the zone of the session: only the user's own program can read it from Spark."""
+        """Refuse zoneless times without a known zone: only the user's program can read the session's zone."""
         if self.zone_is_known:
             return
         read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
@@ -204,7 +204,7 @@ class AlignedDataSource:
             )
 
     def event_time_in(self, frame: StructType) -> str:
-        """Name of the event-time column of a frame, also where it has none because the user's schema left it out."""
+        """Return the name of a frame's event-time column, even if the user's schema leaves that column out."""
         name, source = self._event_time(frame, self.strategy), self._source_column(self.strategy)
         if name not in frame.names and source is not None:
             columns = [column.lower() for column in frame.names]
@@ -217,9 +217,9 @@ class AlignedDataSource:
 
     @plainly
     def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
-        """For `spark.readStream`: the records, or those of them that another query has routed as late."""
+        """Return the reader for `spark.readStream`: of all records, or of those that another query routed as late."""
         if self.options.is_half_exact:
-            # Its watermark rows would be data.
+            # Watermark rows would appear as data.
             raise OptionError(
                 "option watermarkRows = true without with_exact_watermark: the frame has no exact watermark. Load it "
                 "with read_stream(spark) in place of spark.readStream (a Source of your own with from_source), or call "
@@ -234,11 +234,11 @@ class AlignedDataSource:
         strategy, needed, shaper = self._for_frame(schema, self.options)
         rules = read_rules(strategy, self.options, bounded=bounded)
         if self.options.late_of is not None:
-            # Here and not above: few queries read late records.
+            # Imported here: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader
 
             late_of, late_from = self.options.late_of, self.options.late_from
-            assert self.options.late_location is not None  # of late = route
+            assert self.options.late_location is not None  # late = route requires it
             return LateStreamReader(
                 source=self.source,
                 rules=rules,
@@ -252,8 +252,8 @@ class AlignedDataSource:
 
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:
-        """For `spark.read`: generators are off, and with them all that builds on watermarks."""
-        # Nothing is late, and no watermark row is added.
+        """Return the reader for `spark.read`: without generators, and so without anything that needs watermarks."""
+        # In a batch no record is late, and no watermark row is added.
         strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
         skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
@@ -263,25 +263,25 @@ class AlignedDataSource:
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:
-        """For split, position and event time of all that there is now, in one task; null where a time is invalid."""
+        """Return a reader of split, position and event time (null if invalid) of all current records, in one task."""
         columns = self.schema()
         places = ("_split", "_position")
         frame = StructType([StructField(name, _METADATA[name]) for name in places])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
         options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None, include_metadata=False)
         reader = replace(self, options=options).batch_reader(frame)
-        # The data may have columns of these names, which are not meant here.
+        # Data columns of the same names must not take the place of the metadata.
         return replace(reader, shaper=replace(reader.shaper, metadata=frozenset(places)))
 
     def _for_frame(self, schema: StructType, options: FrameOptions) -> tuple[WatermarkStrategy, pa.Schema, RowShaper]:
-        """What depends on the columns of a frame: the strategy in the data's own names, what to read, and how."""
+        """Return what depends on a frame's columns: strategy in the data's names, columns to read, shaper."""
         data = self._data_for(schema)
         strategy = self._strategy_over(data)
         name = self._event_time(schema, strategy, data)
         for_times = strategy.timestamp_assigner.columns
         for_times = None if for_times is None else (*for_times, *strategy.generator_columns)
         needed = _needed(schema, data, name, for_times)
-        # Here too: where the user gives the schema Spark does not call for the source's.
+        # Checked here too: Spark does not call `schema` if the user gives one.
         self._check_zone(strategy, _no_rows(needed))
         metadata = frozenset(_METADATA) - {*data.names, name}
         if options.include_metadata:
@@ -300,7 +300,7 @@ class AlignedDataSource:
         return self.source.schema()
 
     def _data_for(self, frame: StructType) -> pa.Schema:
-        """The data's columns; where the source cannot know them, those of the frame as the user's schema has them."""
+        """Return the data's columns; if the source cannot know them, those of the user's schema for the frame."""
         try:
             return self._data
         except NoSchemaError:
@@ -310,10 +310,10 @@ class AlignedDataSource:
             return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
 
     def _event_time(self, frame: StructType, strategy: WatermarkStrategy, data: pa.Schema | None = None) -> str:
-        """Name of the column that holds the event time in a frame, or would, where the frame has no such column.
+        """Return the name of a frame's event-time column, whether or not the frame has that column.
 
-        It is the timestamp column from which event times come, if the frame has it, and option `eventTimeAs` is not
-        another. No other column of the data, where that is known, may have the name.
+        It is the timestamp column from which event times come, if the frame has that column and option `eventTimeAs`
+        names no other one. If the data's columns are known, none of the others may have this name.
         """
         source, named = self._source_column(strategy), self.options.event_time_as
         times = [field.name for field in frame if isinstance(field.dataType, TimestampType | TimestampNTZType)]
@@ -329,19 +329,19 @@ class AlignedDataSource:
         return name
 
     def _source_column(self, strategy: WatermarkStrategy) -> str | None:
-        """The column from which event times come; None if they come from none or several."""
+        """Return the column from which event times come; None if there is no such column, or several."""
         assigner = strategy.timestamp_assigner
         if isinstance(assigner, RecordTimestampAssigner):
             return self.source.source_timestamp_column
         return assigner.column if isinstance(assigner, FieldTimestampAssigner) else None
 
     def _strategy_over(self, data: pa.Schema) -> WatermarkStrategy:
-        """The strategy with the event-time column as the data writes it."""
+        """Return the strategy with the event-time column in the data's own spelling."""
         assigner = self.strategy.timestamp_assigner
         if not isinstance(assigner, FieldTimestampAssigner):
             return self.strategy
         column = exact_path(data, assigner.column)
-        # A source may know more of its own timestamps ahead of reading than of any other column.
+        # Ahead of reading a source may know more about its record timestamps than about any other column.
         is_of_records = column == self.source.source_timestamp_column
         return self.strategy.with_timestamp_assigner(
             RecordTimestampAssigner() if is_of_records else replace(assigner, column=column)
@@ -349,16 +349,16 @@ class AlignedDataSource:
 
 
 def pickled(make: partial[AlignedDataSource]) -> bytes:
-    """`content` for `make_data_source`: what makes a data source of options."""
+    """Return `content` for `make_data_source`: the pickled function that makes a data source from options."""
     content: bytes = cloudpickle.dumps(make)  # type: ignore[no-untyped-call]
     return content
 
 
 @plainly
 def make_data_source(format_name: str, content: bytes | None, options: Mapping[str, str]) -> AlignedDataSource:
-    """What a class of `format_class` finds."""
+    """Make the data source that a class of `format_class` delegates to."""
     if "paths" in options and "path" not in options:
-        # `spark.read...load([a, b])`: a JSON list, as option `path` takes it.
+        # From `spark.read...load([a, b])`: a JSON list, which option `path` takes.
         options = {**options, "path": options["paths"]}
         del options["paths"]
     if content is None:
@@ -378,7 +378,7 @@ def make_data_source(format_name: str, content: bytes | None, options: Mapping[s
 
 
 def driver_host(spark: SparkSession) -> str:
-    """Under which address executors find the driver."""
+    """Return the address at which executors reach the driver."""
     master, host = spark.conf.get("spark.master", None), spark.conf.get("spark.driver.host", None)
     return "127.0.0.1" if master is None or master.startswith("local") or host is None else host
 
@@ -386,7 +386,7 @@ def driver_host(spark: SparkSession) -> str:
 def in_zone(
     source: Source[Any, Any], strategy: WatermarkStrategy, zone: str
 ) -> tuple[Source[Any, Any], WatermarkStrategy]:
-    """Source and strategy, where they have no zone themselves, with times without one in this."""
+    """Return source and strategy with this zone for zoneless times, unless they have a zone of their own."""
     assigner = strategy.timestamp_assigner
     if isinstance(assigner, FieldTimestampAssigner) and assigner.zone is None:
         strategy = strategy.with_timestamp_assigner(replace(assigner, zone=zone))
@@ -398,7 +398,7 @@ def _no_rows(data: pa.Schema) -> pa.RecordBatch:
 
 
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:
-    """The data's columns that a frame, its event times and watermarks need; `for_times` is None for all."""
+    """Return the data's columns that the frame, event times and watermarks need; `for_times` None needs all columns."""
     added = {*_METADATA, event_time} - {*data.names}
     wanted = {name for name in frame.names if name not in added}
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
@@ -412,7 +412,7 @@ def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequ
 
 
 def _check_no_metadata(columns: Sequence[str]) -> None:
-    """Raise where the data has a column of a name that `includeMetadata` adds."""
+    """Raise if a column of the data has the name of a column that `includeMetadata` adds."""
     clash = [column for column in columns if column.lower() in _METADATA]
     if clash:
         raise SchemaError(
@@ -421,12 +421,12 @@ def _check_no_metadata(columns: Sequence[str]) -> None:
 
 
 def _arrow_schema(frame: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of batches for a frame; it checks only the first batch, we check each."""
+    """Return the Arrow schema of a frame's batches. Spark checks only the first batch; we check each."""
     return to_arrow_schema(frame, timezone="UTC")
 
 
 def frame_schema(data: pa.Schema) -> StructType:
-    """Columns of data as Spark's."""
+    """Return the columns of the data as Spark's types."""
     return StructType([StructField(field.name, _spark_type(field)) for field in data])
 
 
@@ -446,5 +446,5 @@ def _spark_type(field: pa.Field) -> DataType:
 
 
 def _same(name: str, other: str | None) -> bool:
-    """As Spark compares names."""
+    """Whether two names are equal as Spark compares them."""
     return other is not None and name.lower() == other.lower()

@@ -1,6 +1,6 @@
-"""Frames with the exact watermark: how Spark takes its watermark from watermark rows, and never shows them.
+"""Frames with the exact watermark: Spark takes its watermark from watermark rows, and users never see those rows.
 
-No frame has watermark rows but those that are made here, with what takes the rows out again on them.
+Only the frames made here have watermark rows, and each includes the filter that removes them.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
 SOURCE_FORMAT: Final = "aligned_source_"
-"""How the names of the formats begin that `from_source` makes."""
+"""Prefix of the format names that `from_source` makes."""
 
 _log = logging.getLogger(__name__)
 
 _EXACT: Final = "the exact watermark"
 _EXACT_FRAMES: Final = (["Project", "Filter", _EXACT], ["Project", "CollectMetrics", "Filter", _EXACT])
-"""What `exact_frame` puts on a frame, from above: without metrics and with."""
+"""Plan nodes that `exact_frame` adds to a frame, from the top: without metrics, and with them."""
 
 _DELAY_KEY: Final = "spark.watermarkDelayMs"
 
 _named: Final[WeakKeyDictionary[Any, dict[str | None, tuple[ReferenceType[Any], tuple[str, str]]]]] = (
     WeakKeyDictionary()
 )
-"""Session -> name -> the last frame of that name, and what it is over."""
+"""Session -> name -> the last frame of that name, and what that frame reads."""
 
 
 def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str | None = None) -> DataFrame:
@@ -53,12 +53,12 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     df
         A streaming frame as `readStream.format(...).load()` gave it, before any other operation.
     event_time
-        Its event-time column, which is found without.
+        Its event-time column; by default it is found from the options.
     name
         Name of the observed metrics (`observedMetrics` of the query's progress): the number of rows, of those without
         an event time, the latest event time in microseconds since the epoch and, if the frame has metadata, the number
-        of late rows. Without a name Spark counts only where something can be missed: a frame with metadata, or with
-        `invalidTimestamp=null`. To count costs Spark a third of what it takes to receive the rows.
+        of late rows. Without a name Spark counts only for frames with metadata or with `invalidTimestamp=null`, where
+        late or undated rows can occur. Counting costs Spark a third of the time that it takes to receive the rows.
 
     Returns
     -------
@@ -69,9 +69,9 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     Raises
     ------
     OptionError
-        If it is not a streaming frame of one of our formats, or not as it was loaded.
+        If `df` is not a streaming frame of one of our formats, or has operations on it.
     SchemaError
-        If a schema that was given to `readStream` lacks the column of the event time, or `event_time` is not it.
+        If the schema given to `readStream` lacks the event-time column, or `event_time` names another column.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     >>> events = with_exact_watermark(frame)  # doctest: +SKIP
     """
     loaded = loaded_from(df)
-    # Without a zone: whether it is missing is seen as the columns are.
+    # Without a zone: only the columns show whether one is needed.
     source = AlignedDataSource.of_format(loaded.format_name, loaded.options, zone=None)
     with as_our_own():
         found = columns_of_plan(df, source, loaded.schema_text) if loaded.is_of_connect else df.schema
@@ -88,12 +88,12 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
         raise SchemaError(f"event_time = {event_time!r}: the event time of this frame is {column!r}; leave it out")
     schema = StructType()
     for field in found:
-        # Watermark rows are null elsewhere, and Spark takes watermarks from this one type.
+        # Watermark rows are null in all other columns, and Spark accepts watermarks on `TimestampType` alone.
         kind = TimestampType() if field.name == column else field.dataType
         schema.add(StructField(field.name, kind, True, field.metadata))
     if column not in found.names:
         schema.add(StructField(column, TimestampType()))
-    # Loaded anew, with the rows: a frame that has them is never in the user's hands.
+    # Loaded anew, with watermark rows: users never get a frame that shows them.
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema)
     if loaded.source_name is not None:
         reader = reader.name(loaded.source_name)
@@ -112,8 +112,8 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
     """Let the watermark rows of a frame with the columns `schema` set Spark's watermark, and take them out.
 
     Spark pushes filters on other columns below the watermark operator, where they would remove the watermark row. It
-    pushes none through a filter that is not deterministic, or through an observation. An observation counts each row,
-    for a third of what Spark's channel takes for it: so it is there only where what it counted may be read.
+    pushes no filter through a nondeterministic filter or an observation. An observation counts each row, which takes a
+    third of the time that Spark's channel takes for the row: so it is added only where its counts may be read.
     """
     from pyspark.sql import functions as F
 
@@ -142,8 +142,8 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
         if has_lateness:
             metrics.append(F.count_if(F.col("_late")).alias("late"))
         data = dated.where(is_data).observe(name or f"aligned_{uuid4().hex[:8]}", *metrics)
-    # The watermark operator has its delay for itself. Others, such as `dropDuplicatesWithinWatermark`, read one here:
-    # the bound on out-of-orderness, in milliseconds.
+    # The watermark operator keeps its own delay. Other operators, such as `dropDuplicatesWithinWatermark`, read the
+    # delay from the column's metadata: there it is the bound on out-of-orderness, in milliseconds.
     delay = {_DELAY_KEY: -(-(source.strategy.out_of_orderness_us or 0) // 1000)}
     frame = data.select(
         *(F.col(quoted).alias(each, metadata=delay) if each == column else quoted for each, quoted in names.items())
@@ -156,7 +156,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
 
 
 def _refused_watermark(eventTime: str, delayThreshold: str) -> DataFrame:
-    """In place of `withWatermark` of an exact frame itself; on frames made of it Spark refuses it as it runs."""
+    """Replace `withWatermark` of an exact frame; on frames derived from it Spark itself refuses a second watermark."""
     raise OptionError(
         f"withWatermark({eventTime!r}, {delayThreshold!r}): this frame carries the exact watermark, and a query takes "
         "one watermark; remove the call, and give the delay as maxOutOfOrderness"
@@ -164,7 +164,7 @@ def _refused_watermark(eventTime: str, delayThreshold: str) -> DataFrame:
 
 
 def _warn_of_one_watermark(spark: SparkSession) -> None:
-    """Where the session has the setting by which Spark takes a second watermark: it is what Spark's error advises."""
+    """Warn if the session has the setting that allows a second watermark, which Spark's own error recommends."""
     if is_switched_off(spark, ALLOW_MULTIPLE):
         _log.warning(
             "%s is false in this session: Spark then takes a second withWatermark on a frame that carries the exact "
@@ -175,7 +175,7 @@ def _warn_of_one_watermark(spark: SparkSession) -> None:
 
 
 def _check_times_of_day(df: DataFrame, schema: StructType) -> None:
-    """Refuse what Spark refuses when the query starts, where it does not name the column."""
+    """Refuse time-of-day columns here: Spark refuses them at query start without naming the column."""
     found = next((field for field in schema if _has_time_of_day(field.dataType)), None)
     if found is None or str(df.sparkSession.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true":
         return
@@ -198,9 +198,9 @@ def _has_time_of_day(kind: DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `readStream` was given, and whether the frame has the exact watermark on it.
+    """The format and options that `readStream` was given, and whether the frame has the exact watermark.
 
-    `is_of_connect` for a frame of Spark Connect, whose `schema_text` is what the user gave as its schema, if any.
+    `is_of_connect` for a frame of Spark Connect; its `schema_text` is the schema that the user gave, if any.
     """
 
     format_name: str
@@ -212,18 +212,18 @@ class Loaded:
 
 
 def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_exact: bool = False) -> Loaded:
-    """What a streaming frame was loaded from; on the way it must have met no operation at all.
+    """Return what a streaming frame was loaded from; the frame must have no operations on it.
 
-    An operation in between may drop watermark rows, or the column that carries their times. Which ones do not is
-    Spark's to know, and changes: so none may be there. With `may_be_exact` the exact watermark may, and nothing else.
+    An operation may drop watermark rows, or the column that carries their times. Which operations are safe depends on
+    Spark's version, so none is allowed. With `may_be_exact` the exact watermark alone is allowed.
     """
-    # Of the class: under Spark Connect a frame has every attribute, as a column.
+    # Looked up on the class: under Spark Connect a frame has every attribute, as a column.
     if not hasattr(type(df), "isStreaming"):
         raise TypeError(
             f"{caller} takes a streaming DataFrame, not a {type(df).__name__}: give it what load() returned"
         )
     is_classic = hasattr(df, "_jdf")
-    # Under Spark Connect the attribute is a call to the server, and the plan knows it as well.
+    # Under Spark Connect the attribute costs a call to the server; the plan on the client has the same fact.
     if not (df.isStreaming if is_classic else _streams(df)):
         raise OptionError(
             f"{caller} needs a streaming frame, of readStream: batch reads have no watermark; leave it out"
@@ -250,9 +250,9 @@ def loaded_from(df: DataFrame, caller: str = "with_exact_watermark", *, may_be_e
 
 
 def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
-    """What a streaming frame, or a query, was loaded from, of whatever formats, with whatever operations on it.
+    """Return all sources of a streaming frame or query, of any format, whatever operations are on it.
 
-    Under Spark Connect a join or a union has one source without a name, which is of no format.
+    Under Spark Connect a join or a union counts as one source without a name or format.
     """
     plan: Any
     if not hasattr(type(df), "isStreaming") and not hasattr(type(df), "recentProgress"):
@@ -260,7 +260,7 @@ def sources_of(df: DataFrame | StreamingQuery) -> list[Loaded]:
             f"advise takes a streaming DataFrame or a StreamingQuery, not a {type(df).__name__}; for a path or topic "
             "run streaming-source advise PATH|TOPIC"
         )
-    # Of the class: under Spark Connect a frame has every attribute, as a column.
+    # Looked up on the class: under Spark Connect a frame has every attribute, as a column.
     if hasattr(type(df), "_jsq") or "_jsq" in vars(df):
         plan = cast("Any", df)._jsq.streamingQuery().analyzedPlan()
     elif not getattr(df, "isStreaming", False):
@@ -312,7 +312,7 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
 
 
 def _streams(df: Any) -> bool:
-    """Whether one of the leaves of a plan of Spark Connect is a stream; a plan that is text is none that we know."""
+    """Whether a leaf of a Spark Connect plan is a stream; False for a plan that is text."""
     nodes, streams = [df._plan], False
     while nodes:
         node = nodes.pop()

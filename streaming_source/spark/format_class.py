@@ -1,8 +1,8 @@
-"""What Spark knows of a format: a class that does nothing but find the rest when the format is used.
+"""The class by which Spark knows a format; it imports the implementation when the format is used.
 
-Spark imports all modules named `pyspark_...`, to find data sources in them, before it knows which of them is used. Ours
-are in `formats/`, which is no package: installed, they are top-level modules. So nothing is imported here that takes
-time, is missing or does not fit: an error here would hide every other data source from Spark as well.
+To find data sources, Spark imports all modules named `pyspark_...`, whichever of them a query uses. Ours are in
+`formats/`, which is no package: installed, they are top-level modules. So this module imports nothing that is slow, may
+be missing or may be incompatible: an error here would hide every other data source from Spark as well.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = ["format_class"]
 
 
 def format_class(format_name: str, content: bytes | None = None, driver: str | None = None) -> type[DataSource]:
-    """A data source class that Spark pickles whole, so that it raises a clear error where this library is missing.
+    """Return a data source class that Spark pickles by value: workers without this library raise a clear error.
 
-    A class that a module holds would be pickled by its name, and a worker without that module would fail in unpickling.
-    `content` is pickled: what makes an `AlignedDataSource` of options; None for the formats that come with the library.
-    `driver` is the Python of the driver, where the class is made there.
+    A class at module level would be pickled by its name, and a worker without that module would fail in unpickling.
+    `content` is a pickled function that makes an `AlignedDataSource` from options; None for the library's own formats.
+    `driver` is the driver's Python, if the class is made on the driver.
     """
 
-    # In here, so that it travels with the class.
+    # Defined in the function, so that it is pickled with the class.
     @contextmanager
     def imports_kept() -> Iterator[None]:
-        """Look for no garbage among what is imported for the first time: it stays, and a look takes a sixth of it."""
+        """Suspend garbage collection during the first import: modules stay, and it takes a sixth of the time."""
         if "streaming_source.spark.datasource" in sys.modules or not gc.isenabled():
             yield
             return
@@ -69,8 +69,8 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
             return self._aligned.schema()
 
         def streamReader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader | FailedStreamReader:
-            # In a process of Spark's own, where what is imported now stays. Looking through all of it for garbage, as
-            # happens every few micro-batches, takes longer than planning one.
+            # This runs in a planner process, where modules imported so far stay. A full garbage collection, which comes
+            # every few micro-batches, would take longer over them than planning a micro-batch.
             gc.freeze()
             try:
                 return self._aligned.stream_reader(schema)

@@ -1,4 +1,4 @@
-"""The ways to a frame with the exact watermark, by the name of a format or from a source, and to its late records."""
+"""Functions that return frames with the exact watermark, by format name or from a source, and their late records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_records", "read_stream"]
 
 SOURCES: Final[dict[str, AlignedDataSource]] = {}
-"""What was given to `from_source`, by the name of the format that it made of it: the latest of each name."""
+"""Format name that `from_source` made -> its data source, the latest of each name."""
 
 
 def read_stream(spark: SparkSession) -> ExactStreamReader:
@@ -84,7 +84,7 @@ class ExactStreamReader:
         Raises
         ------
         OptionError
-            If it is another one.
+            If `source` is none of these formats.
         """
         if not isinstance(source, str) or source.lower() not in FORMATS:
             raise OptionError(
@@ -107,15 +107,14 @@ class ExactStreamReader:
         Raises
         ------
         OptionError
-            If the value is a list, a dictionary or another object. What is wrong with names and values is raised by
-            `load`.
+            If the value is a list, a dictionary or another object. `load` raises for unknown names and wrong values.
         """
         if not isinstance(key, str):
             raise OptionError(f"option {key!r}: its name is no text; write .option('maxRowsPerTrigger', 10000)")
         if key.lower() == "watermarkrows":
             raise OptionError("option watermarkRows: read_stream gives the exact watermark without it; leave it out")
         if value is not None:
-            # As in Spark the last one counts, whatever its case.
+            # As in Spark, the last option of a name counts, ignoring case.
             self._options = {name: given for name, given in self._options.items() if name.lower() != key.lower()}
             self._options[key] = option_text(key, value)
         return self
@@ -138,15 +137,15 @@ class ExactStreamReader:
         Parameters
         ----------
         source_name
-            Letters, digits and underscores; no two sources of a query have the same. The query's progress has what was
-            counted of this source (`observedMetrics`) under this name. With Spark's source evolution
+            Letters, digits and underscores, unique within the query. The query's progress has the counts of this
+            source (`observedMetrics`) under this name. With Spark's source evolution
             (`spark.sql.streaming.queryEvolution.enableSourceEvolution`) its checkpoint has the source under this name
-            too, so that sources can be added to the query and taken from it.
+            too, so that sources can be added to the query and removed from it.
 
         Raises
         ------
         OptionError
-            If it has other characters.
+            If the name has other characters.
         """
         self._name = _checked_name(source_name)
         return self
@@ -183,7 +182,7 @@ class ExactStreamReader:
             )
         options, given = {**self._options, "watermarkRows": EMITTED}, {name.lower() for name in self._options}
         if "timezone" not in given:
-            # What the data source cannot know: the zone is that of the session now.
+            # The data source cannot read the session's zone, so it is passed on as it is now.
             options["timeZone"] = session_zone(self._spark)
         if "nodatamicrobatches" not in given and not has_no_data_batches(self._spark):
             options["noDataMicroBatches"] = "false"
@@ -192,7 +191,7 @@ class ExactStreamReader:
             if others not in ([], [text]):
                 raise OptionError(f"load({text!r}): option path = {others[0]!r} is another path; give one of them")
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
-        # Here already: what is wrong with an option is raised by the user's own call.
+        # Created here already, so that the user's own call raises errors in options.
         source = AlignedDataSource.of_format(self._format, options)
         read_rules(source.strategy, source.options, bounded=source.source.boundedness is Boundedness.BOUNDED)
         if source.needs_gateway and "gatewayhost" not in given:
@@ -213,7 +212,7 @@ def from_source(
     batch: bool = False,
     **options: Unpack[FrameKeywords],
 ) -> DataFrame:
-    """A streaming frame over a source, with the exact watermark; or a batch frame of all there is now.
+    """Return a streaming frame over a source, with the exact watermark; or a batch frame of all current data.
 
     Parameters
     ----------
@@ -226,7 +225,7 @@ def from_source(
     name
         Name of this source in the query, of letters, digits and underscores; the observed metrics carry it.
     batch
-        Read once what there is, as `spark.read` does: without watermarks, also where the strategy has some.
+        Read all current data once, as `spark.read` does: without watermarks, whatever the strategy.
     **options
         The options of the frame in `docs/options.md`, as keywords: `max_rows_per_trigger` for `maxRowsPerTrigger`.
         None leaves an option at its default.
@@ -242,7 +241,7 @@ def from_source(
     TypeError
         If arguments are swapped.
     OptionError
-        If an option is unknown, wrong, or part of the strategy.
+        If an option is unknown, wrong, or belongs in the strategy.
 
     Examples
     --------
@@ -262,7 +261,7 @@ def from_source(
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     zone = session_zone(spark)
     source, watermark_strategy = in_zone(source, watermark_strategy, zone)
-    # Checked here, in the user's own call, before it is checked again where Spark runs it.
+    # Checked here so that the user's own call raises; Spark's planner checks it again.
     values["noDataMicroBatches"] &= has_no_data_batches(spark)
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
     if made.needs_gateway:
@@ -282,20 +281,20 @@ def from_source(
 def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = None) -> DataFrame:
     """The late records of a query with option `late=route`, as a streaming frame for a second query.
 
-    The one query keeps the others, and together they have every record once, whatever restarts, in whichever order.
-    This frame follows the micro-batches that the query has committed, by what the query writes into `lateLocation`. It
-    removes there what it has read and committed, so one query alone reads the late records of a query; what can no
-    longer be read as it was is an error.
+    The first query keeps the on-time records; together the two have every record exactly once, across restarts of
+    either in any order. This frame follows the micro-batches that the first query has committed, by the entries that it
+    writes into `lateLocation`. It removes entries once it has read and committed them, so only one query can read the
+    late records of a query. Records that can no longer be read as they were raise an error.
 
     Parameters
     ----------
     df
-        The frame that the query was made of, as `read_stream`, `from_source`, `with_exact_watermark` or `load()` gave
+        The frame that the query reads, as `read_stream`, `from_source`, `with_exact_watermark` or `load()` returned
         it.
     checkpoint
         The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
     from_batch
-        Number of the first micro-batch of the query to read of; by default all.
+        Number of the first micro-batch whose late records are read; by default those of all are.
 
     Returns
     -------
@@ -305,7 +304,7 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     Raises
     ------
     OptionError
-        If the frame has operations on it, or not option `late=route`.
+        If the frame has operations on it, or lacks option `late=route`.
 
     Examples
     --------
@@ -324,7 +323,7 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     if from_batch is not None:
         options["lateRecordsFrom"] = str(from_batch)
     if loaded.format_name in FORMATS:
-        # Checked here, in the user's own call; a source of the user's own is known to Spark alone.
+        # Checked here so that the user's own call raises; formats that the user registered only Spark can check.
         AlignedDataSource.of_format(loaded.format_name, options)
     schema = df.schema if loaded.schema_text is None else loaded.schema_text
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options)

@@ -1,8 +1,8 @@
-"""Where the sources of alignment groups leave their reports where they share no local disk: a directory of the user's.
+"""A directory of the user's where sources of an alignment group exchange reports if they share no local disk.
 
 Option `alignmentLocation` names it, on any file system. Each member writes a small file of its own, and reads those of
-all. Planners may run on several hosts, or isolated from each other on one: their monotonic clocks differ, their clocks
-of the day do not by much, and none sees the processes of another one.
+all members. Planners may run on several hosts, or isolated from each other on one: their monotonic clocks differ, their
+wall clocks agree closely, and none can see the processes of another planner.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ __all__ = ["GroupDirectory"]
 _VERSION: Final = 1
 
 _LOOK_S: Final = {True: 0.05, False: 1.0}
-"""How often the directory is looked at, at most: where it is local, and where it is not and each look is calls."""
+"""Shortest time between two listings of the directory, by whether it is local: a remote listing takes requests."""
 
 _FOREIGN_LEASE_US: Final = 600 * 1_000_000
-"""How long a report of another host counts at most: from here it cannot be seen that its process has ended."""
+"""How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
 
 _ALWAYS_THERE: Final = 0
-"""In place of the id of a process that cannot be seen from here: to look for it always succeeds."""
+"""Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
 
 
 class GroupDirectory(GroupPlace):
-    """The reports of members in a directory, which is made where it is not there.
+    """The reports of members in a directory, which is created if it is missing.
 
-    Of a group that was exchanged with, what was found is kept for `look_s` seconds, also where that failed.
+    After an exchange with a group, the members found, or the error, are cached for `look_s` seconds.
 
     Parameters
     ----------
     root
         The directory.
     now_us, wall_us
-        The clock of the members, which all processes of a host share, and the time of day, in microseconds.
+        The members' clock, which all processes of a host share, and the wall clock, in microseconds.
     host
-        Which processes see each other; by default those of this kernel and this namespace of processes.
+        Identifies processes that can see each other; by default those of this kernel and process namespace.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class GroupDirectory(GroupPlace):
         self._host = _this_host() if host is None else host
         self.look_s = _LOOK_S[root.is_local]
         self._lock = threading.Lock()
-        # By group: when it was looked at last, and which members were found or why none could be.
+        # By group: the time of the last listing, and the members found or the error.
         self._found: dict[str, tuple[float, list[Member] | PlaceError]] = {}
 
     def __str__(self) -> str:
         return without_secrets(self._root.uri)
 
     def check(self) -> None:
-        """Raise an `OptionError` where this process may not write into the directory."""
+        """Raise an `OptionError` if this process may not write into the directory."""
         check_writable(self._root, "alignmentLocation", "name a directory that all sources of the group may write to")
 
     def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
@@ -89,7 +89,7 @@ class GroupDirectory(GroupPlace):
             self._delete(group, source_id)
 
     def version(self) -> object:
-        """The members themselves, of each group; a look at the directory at most every `look_s` seconds."""
+        """The members of each group, which serve as their own version; lists the directory at most every `look_s` s."""
         with self._lock:
             try:
                 return [(group, self._look(group)) for group in [*self._found]]
@@ -113,7 +113,7 @@ class GroupDirectory(GroupPlace):
             before = {member.source_id for member in found} if isinstance(found, list) else set()
             found = self._read(group)
             if isinstance(found, list) and before - {member.source_id for member in found}:
-                # Where a file cannot replace another one at once, it is missing for a moment.
+                # If the file system cannot replace a file atomically, the file is missing for a moment.
                 found = self._read(group)
             self._found[group] = (time.monotonic(), found)
         if isinstance(found, PlaceError):
@@ -130,7 +130,7 @@ class GroupDirectory(GroupPlace):
                         with files.open_input_stream(info.path) as stream:
                             members.append(self._member(stream.read()))
                     except FileNotFoundError:
-                        continue  # it has left meanwhile
+                        continue  # this member has left meanwhile
         except PlaceError as error:
             return error
         except PLACE_ERRORS as error:
@@ -174,5 +174,5 @@ def _this_host() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        # Not known: each process for itself, so that none is taken for ended that cannot be seen.
+        # Unknown: each process counts as a host, so that a process that cannot be seen is not taken for ended.
         return uuid4().hex

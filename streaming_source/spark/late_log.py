@@ -1,16 +1,16 @@
 """The late log: where the late records of each micro-batch are, kept until another query has read them.
 
-Spark keeps the offsets of the latest micro-batches and removes the others, also where they are still needed. So what a
-query has routed (`late=route`) is written down in a directory that the user names (`lateLocation`): one entry for each
-micro-batch that routed records, with the states of its splits before and after it, which lead to the same ranges as in
-the query itself. Records are not copied.
+Spark keeps the offsets of the latest micro-batches and removes older ones, even if they are still needed. So a query
+with `late=route` logs what it routes in a directory that the user names (`lateLocation`): one entry for each
+micro-batch that routed records, with the states of its splits before and after it, from which the query's own ranges
+are planned again. Records are not copied.
 
-An entry is written while its micro-batch is run: after Spark has made the offsets of the micro-batch durable, and
-before any of its rows is. A micro-batch that is run again writes the same entry again. The query that reads
+An entry is written while its micro-batch runs: after Spark has made the offsets of the micro-batch durable, and before
+any of its rows are durable. A micro-batch that runs again writes the same entry again. The query that reads
 `late_records` removes the entries that it has read and committed.
 
-The directory has a folder for each query, named by the log id that its offsets carry, so that a query that begins
-anew does not meet the entries of another one.
+The directory has a folder for each query, named by the log id in the query's offsets, so that a query that begins
+anew does not read the entries of another query.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 _VERSION: Final = 1
 _MANY: Final = 1_000
-"""Entries that no query has read, from which on there is a warning; it is repeated with as many more."""
+"""Number of unread entries that raises a warning, which is repeated after as many more."""
 
 
 def new_log_id() -> str:
-    """The id of the late log of a query that begins now."""
+    """Return an id for the late log of a new query."""
     return uuid4().hex[:12]
 
 
 class LatePlace(NamedTuple):
-    """An entry by its name: of which state of the source, and how many late records were routed up to it in all."""
+    """The name of an entry: the state of the source, and how many late records were routed up to that state."""
 
     sequence: int
     routed: int
@@ -60,7 +60,7 @@ class LatePlace(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> LatePlace | None:
-        """That of a file of this name; None for a file that is no entry."""
+        """Parse a file name; None for a file that is no entry."""
         numbers = name.removesuffix(".json").split("-")
         if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
             return None
@@ -68,7 +68,7 @@ class LatePlace(NamedTuple):
 
 
 class LateEntry(NamedTuple):
-    """What a micro-batch read of the splits that had late records: their states before and after it."""
+    """The states, before and after a micro-batch, of the splits in which it read late records."""
 
     begun: SourceState[Any, Any]
     ended: SourceState[Any, Any]
@@ -87,9 +87,9 @@ class LateLog:
     location
         Option `lateLocation`: a directory of any file system.
     log_id
-        Of the query, from its offsets.
+        Id of the query's late log, from its offsets.
     codec
-        Of the source whose states the entries have.
+        Codec of the source whose states the entries have.
     """
 
     def __init__(self, location: Root, log_id: str, codec: OffsetCodec) -> None:
@@ -105,7 +105,7 @@ class LateLog:
     # ---- the query that routes -----------------------------------------------------------------------------------
 
     def write(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> None:
-        """Write the entry of a micro-batch that routed records. One file, of the size of the splits that had some."""
+        """Write the entry of a micro-batch that routed records: one file, of the size of these splits' states."""
         grown = _grown_splits(begun, ended)
         states = {"start": _only(begun, grown), "end": _only(ended, grown)}
         entry = {"v": _VERSION, **{name: self._codec.encode(state) for name, state in states.items()}}
@@ -123,7 +123,7 @@ class LateLog:
             )
 
     def remove_after(self, sequence: int) -> None:
-        """Remove the entries of states after this one: they were given up, and others come in their place."""
+        """Remove the entries of states after this one: those states were abandoned, and others replace them."""
         self._remove([place for place in self.places() if place.sequence > sequence])
 
     # ---- the query of the late records ---------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class LateLog:
         return [place for place in found if after < place.sequence and (upto is None or place.sequence <= upto)]
 
     def read(self, place: LatePlace) -> LateEntry:
-        """One entry; a `DataLossError` if it is gone."""
+        """Read an entry; raises a `DataLossError` if it is gone."""
 
         def text(files: fs.FileSystem, folder: str) -> str:
             with files.open_input_stream(posixpath.join(folder, place.name)) as stream:
@@ -162,7 +162,7 @@ class LateLog:
             raise OffsetError(f"{name} is damaged ({error!r}); restore it") from None
 
     def remove_upto(self, sequence: int) -> None:
-        """Remove the entries of this state and earlier ones: their records are read, and will not be needed again."""
+        """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""
         self._remove(self.places(upto=sequence))
 
     # ---- inside --------------------------------------------------------------------------------------------------
@@ -171,14 +171,14 @@ class LateLog:
         def remove(files: fs.FileSystem, folder: str) -> None:
             for place in places:
                 path = posixpath.join(folder, place.name)
-                # One that was removed by a call that failed behind it.
+                # A call that failed later may have removed this entry already.
                 if files.get_file_info(path).type is not fs.FileType.NotFound:
                     files.delete_file(path)
 
         self._on_store(remove)
 
     def _on_store(self, call: Callable[[fs.FileSystem, str], T]) -> T:
-        """Call with the file system and the folder; again, where the store fails for a moment."""
+        """Call with the file system and the folder; retry transient failures of the store."""
 
         def called() -> T:
             files, path = self._location.open()
@@ -203,7 +203,7 @@ def _grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) ->
 
 
 def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceState[Any, Any]:
-    """A state as it is of these splits alone, without what only planning needs."""
+    """Return the state of these splits alone, without what only planning needs."""
     table = state.table
     kept = [i for i, split_id in enumerate(table.split_ids) if split_id in split_ids]
     part = WatermarkTable(

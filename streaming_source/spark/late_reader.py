@@ -1,9 +1,9 @@
-"""The late records of another query: those that it routed, by its late log.
+"""The late records that another query routed, by that query's late log.
 
-Which records are late depends on the watermark that a query had when it read them, and a second query over the same
-source would have another. So this one decides nothing. The entries of the late log lead to the ranges that the other
-query read, under the same watermark; the checkpoint of that query has which of its micro-batches are committed, and how
-many records they have routed in all. What is not there any more, or is not as many, is an error.
+Which records are late depends on the watermark of a query when it read them, and a second query over the same source
+would have another watermark. So this query decides nothing: from the entries of the late log it plans the ranges that
+the other query read, under the same watermark. The other query's checkpoint has which of its micro-batches are
+committed, and how many records they have routed in all. Missing records, or another number of them, are an error.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _VERSION: Final = 2
 _MOST: Final = 1_000
 """Micro-batches of the other query whose late records one micro-batch reads, at most."""
 _TRIALS: Final = 5
-"""How often the newest offsets are looked for: Spark removes old ones between a listing and what is read then."""
+"""Attempts to read the newest offsets: Spark may remove a listed file before it is read."""
 _CHEAP_S: Final = 0.02
 _REST: Final = 9
-"""A look that took longer, and found nothing, is not repeated for so many times as long."""
+"""A look that took longer than `_CHEAP_S` and found nothing is not repeated for `_REST` times its duration."""
 
 
 @dataclass(frozen=True)
 class LateRange(AlignedInputPartition):
     """The late records of one micro-batch of the query, and how many there must be.
 
-    In micro-batch `later` of the query, and behind it, are none that this or an earlier micro-batch reads.
+    No record that this or an earlier micro-batch reads is in micro-batch `later` of the query, or after it.
     """
 
     rows: int = 0
@@ -65,7 +65,7 @@ class LateInputPartition(InputPartition):
 
 
 class _Committed(NamedTuple):
-    """A micro-batch of the query that is committed, -1 for none; the source's offset after it, and the state it is."""
+    """A committed micro-batch of the query (-1 for none), the source's offset after it, and that offset's state."""
 
     batch: int
     offset: Offset
@@ -76,8 +76,8 @@ class _Committed(NamedTuple):
 class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a query that has `late=route`, from its micro-batch `first` on, over its own source.
 
-    An offset has the query, a micro-batch of it that was committed, the id of the late log, up to which state `n` of
-    the source it was read, and how many records were routed up to there. With `more` there was more to read.
+    An offset has the query, a micro-batch of it that was committed, the id of the late log, the state `n` of the source
+    up to which it was read, and how many records were routed up to that state. `more` means that entries were left.
     """
 
     source: Source[Any, Any]
@@ -90,7 +90,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     _target: _Committed | None = field(default=None, init=False)
     _looks_at: float = field(default=0.0, init=False)
     _warned: bool = field(default=False, init=False)
-    # Made where it is used: Spark pickles this between processes.
+    # Created on first use in each process: Spark pickles the reader between processes.
     _coordinator: SourceCoordinator[Any, Any] | None = field(default=None, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -105,12 +105,12 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read up to what the query has committed now."""
+        """Stop at the micro-batch that the query has committed last at this moment."""
         self._target = self._newest(OffsetLog(self.checkpoint))
 
     @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Behind the last micro-batch that routed records; `start` itself where none has since."""
+        """Return the offset after the last micro-batch that routed records; `start` itself if none has since."""
         if (began := time.monotonic()) < self._looks_at:
             return start
         end = self._behind(start)
@@ -121,7 +121,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """The entries of the late log between two offsets, shared by the tasks."""
+        """Distribute the entries of the late log between two offsets to the tasks."""
         if start == end:
             return []
         log = OffsetLog(self.checkpoint)
@@ -146,7 +146,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def commit(self, end: Offset) -> None:
-        """Remove the entries that were read: Spark has committed what this query made of them."""
+        """Remove the entries that were read: Spark has committed this query's results of them."""
         late_log = self._late_log(end)
         if late_log is not None and end.get("n") is not None:
             late_log.remove_upto(end["n"])
@@ -168,7 +168,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         begin, routed = self._place(log, start)
         if start.get("n") is None:
-            # Made durable at once: Spark removes the offsets that this was looked up in.
+            # Returned at once to become durable: Spark removes the offsets that it was looked up in.
             return {"v": _VERSION, "query": query, "batch": start["batch"], "log": None, "n": begin, "routed": routed}
         last, offset, state = self._newest(log) if self._target is None else self._target
         if state.sequence < begin:
@@ -198,10 +198,10 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise AssertionError
 
     def _place(self, log: OffsetLog, offset: Offset) -> tuple[int, int]:
-        """Up to which state of the source an offset leads, and how many records were routed up to there."""
+        """Return the state of the source at an offset, and how many records were routed up to that state."""
         if offset.get("n") is not None:
             return offset["n"], offset["routed"]
-        # Of an earlier version, or as `from_batch` names it.
+        # An offset of an earlier version, or one that `from_batch` gave.
         _, state = self._state(log, offset["batch"])
         return state.sequence, state.routed
 
@@ -237,7 +237,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _state(self, log: OffsetLog, batch: int) -> tuple[Offset, SourceState[Any, Any]]:
-        """The offset of this source after a micro-batch of the query, and the state that it is."""
+        """Return the offset of this source after a micro-batch of the query, and that offset's state."""
         if batch < 0:
             return {}, SourceState.initial()
         codec = OffsetCodec(self.source)

@@ -1,4 +1,4 @@
-"""A listener that keeps what queries report of their watermarks, logs what holds them, and exports OpenMetrics."""
+"""A listener that keeps the watermark reports of queries, logs what holds their watermarks, and exports OpenMetrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["AlignmentListener"]
 _log = logging.getLogger(__name__)
 
 _ENDED: Final = 100
-"""Queries that have ended and whose history is kept."""
+"""How many ended queries keep their history."""
 
 _SOURCE: Final = {
     "watermark": ("watermark_timestamp_seconds", "Event time up to which the source is complete."),
@@ -58,14 +58,14 @@ _SPLIT: Final = {
 class AlignmentListener(StreamingQueryListener):
     """Keeps a bounded history of each query, logs what holds its watermark, and exports OpenMetrics.
 
-    It works in a classic session and under Spark Connect. The log has a line, at level INFO, whenever there is another
-    reason or another split that holds the watermark. To serve metrics, register it with the registry of the package
-    `prometheus_client` (extra `metrics`), as any collector.
+    It works in a classic session and under Spark Connect. It logs a line, at level INFO, whenever the reason changes,
+    or the split that holds the watermark. To serve metrics, register the listener, as any collector, with the registry
+    of the package `prometheus_client` (extra `metrics`).
 
     Parameters
     ----------
     capacity
-        Rows of `History.splits` kept of a query at most, one of a split and micro-batch.
+        Rows of `History.splits` kept for each query at most: one for each split and micro-batch.
 
     Examples
     --------
@@ -78,45 +78,45 @@ class AlignmentListener(StreamingQueryListener):
     def __init__(self, capacity: int = 100_000) -> None:
         self._capacity = capacity
         self._lock = threading.Lock()
-        # By id of the query, which its restarts keep; those last that run or ended last.
+        # By query id, which restarts keep; running queries and those that ended last are at the end.
         self._histories: dict[str, History] = {}
         self._running: dict[str, str] = {}
-        # Those of them whose second watermark there was a warning of.
+        # Queries with a second watermark that was warned of.
         self._warned: set[str] = set()
 
     def history(self, query: StreamingQuery | ConnectQuery | str) -> History:
-        """The history of a query, or of the one with this id; it grows while the query runs.
+        """Return the history of a query, or of the query with this id; it grows while the query runs.
 
-        Spark calls its listeners behind a micro-batch, and waits for none of them.
+        Spark calls its listeners after a micro-batch, and does not wait for them.
         """
         with self._lock:
             return self._history(str(getattr(query, "id", query)))
 
     def write_report(self, query: StreamingQuery | ConnectQuery, path: str | Path) -> None:
-        """Write an HTML page of the history of a query; it needs no network. As `streaming-source report`, and more.
+        """Write an HTML page of the history of a query; the page needs no network.
 
-        Rows, and those in state, are on it, which a checkpoint does not have.
+        It has what `streaming-source report` shows, and the rows read and in state, which no checkpoint has.
         """
         title = f"Watermarks of {query.name or query.id}"
         page = html_report(self.history(query), explain(query), title)
         Path(path).write_text(page, encoding="utf-8")
 
     def collect(self) -> Iterable[Metric]:
-        """The state of all queries that run, as metrics; for `prometheus_client`."""
+        """Yield the state of all running queries as metrics; `prometheus_client` calls this."""
         with self._lock:
             return _metrics_of({name: self._histories[query] for query, name in sorted(self._running.items())})
 
     # ---- what Spark calls ------------------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is known yet."""
+        """Do nothing: no progress is known yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         self._add(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Take in what has become of the splits meanwhile, from the last progress: the event does not have it."""
-        # Spark Connect alone gives a listener its session.
+        """Record the current status of the splits from the query's last progress: the event does not have it."""
+        # Only Spark Connect sets a listener's session.
         session = self.spark or SparkSession.getActiveSession()
         query = None if session is None else session.streams.get(str(event.id))
         progress = None if query is None else query.lastProgress
@@ -124,7 +124,7 @@ class AlignmentListener(StreamingQueryListener):
             self._add(progress)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Keep the history of a query that has ended, and those of the last ones before it."""
+        """Keep the history of an ended query, and those of the queries that ended last before it."""
         query = str(event.id)
         with self._lock:
             self._running.pop(query, None)
@@ -165,8 +165,8 @@ def _reason(report: WatermarkReport) -> tuple[Any, ...]:
 
 
 def _metrics_of(histories: Mapping[str, History]) -> list[Metric]:
-    """The last micro-batch of each query, by its name; what is not known has no sample. O(splits)."""
-    # Here and not above: it needs the extra `metrics`.
+    """Return the last micro-batch of each query, by its name; unknown values have no sample. O(splits)."""
+    # Imported here: it needs the extra `metrics`.
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

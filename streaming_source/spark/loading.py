@@ -1,8 +1,8 @@
-"""A streaming frame and its columns, with no call that Spark answers by analysis.
+"""A streaming frame and its columns, without a call that makes Spark analyse a plan.
 
-In a classic session Spark itself looks the columns up as the frame is loaded. Under Spark Connect a frame is a plan of
-the client's, of which the server knows nothing before the query starts: there the source is called on the client. Only
-what the client cannot look up, because it does not reach the data, is left to the server, if that may be called.
+In a classic session Spark looks the columns up as it loads the frame. Under Spark Connect a frame is a plan on the
+client, which the server does not get before the query starts: there the source's schema is looked up on the client. The
+server looks it up only if the client cannot reach the data, and only where calls to the server are allowed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.
 def load_stream(
     spark: SparkSession, format_name: str, options: Mapping[str, str], source: AlignedDataSource, name: str | None
 ) -> tuple[DataFrame, StructType]:
-    """`readStream.format(...).options(...).load()`, and the columns of the frame.
+    """Return the frame of `readStream.format(...).options(...).load()`, and its columns.
 
-    `name` is that of the source in the checkpoint, where Spark keeps sources by name.
+    `name` is the source's name in the checkpoint, if Spark keeps sources by name.
     """
     reader = spark.readStream.format(format_name).options(**options)
-    # Without the setting Spark refuses a name.
+    # Spark refuses a name if the setting is off.
     if name is not None and str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true":
         reader = reader.name(name)
     with as_our_own():
@@ -52,18 +52,18 @@ def load_stream(
         try:
             frame = reader.load()
         except Exception as error:
-            # Of Spark, and in some of its versions of py4j.
+            # Spark's own error class, or in some versions one of py4j.
             if "[DATA_SOURCE_NOT_FOUND]" not in str(error) or not isinstance(FORMATS.get(format_name), str):
                 raise
-            # Spark's Python has the library on its path at most: the class that it gets now finds it there, or says
-            # which Python lacks it.
+            # The library is not installed for Spark's Python, but may be on its path: the registered class imports it
+            # from there, or its error names the Python that lacks it.
             register_format(spark, format_name)
             frame = reader.load()
         return frame, frame.schema
 
 
 def columns_of_plan(df: DataFrame, source: AlignedDataSource, given: str | None) -> StructType:
-    """Columns of a frame of Spark Connect as it was loaded; `given` is what the user gave as its schema."""
+    """Return the columns of a Spark Connect frame as it was loaded; `given` is the schema that the user gave."""
     if given is None:
         with as_our_own():
             return _columns(source, lambda: df.schema)
@@ -72,12 +72,12 @@ def columns_of_plan(df: DataFrame, source: AlignedDataSource, given: str | None)
     try:
         return frame_schema(schema_of_ddl("schema", given))
     except OptionError:
-        # Spark knows types that no source of ours has.
+        # The text may have Spark types that no source of ours has.
         return df.schema
 
 
 def _columns(source: AlignedDataSource, on_server: Callable[[], StructType]) -> StructType:
-    """From the source, on this client; else from the server, which may refuse."""
+    """Return the columns from the source, on this client; else from the server, which may refuse."""
     try:
         return source.schema()
     except Exception as error:
@@ -102,7 +102,7 @@ def _columns(source: AlignedDataSource, on_server: Callable[[], StructType]) -> 
 
 @contextmanager
 def as_our_own() -> Iterator[None]:
-    """Raise an error of this library that Spark passes on as what it was."""
+    """Re-raise an error of this library that Spark passes on, as its original type."""
     try:
         yield
     except PySparkException as error:

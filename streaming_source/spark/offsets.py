@@ -4,15 +4,15 @@
      "enumerator": [1, {...}], "splits_v": 1, "splits": [[["AA", 5120, "part-03", 120, 4], 1357034399999999, "active"]]}
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
-before any), and its status. Behind these follow, where there are some, the number of late records, and since when
-the split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed;
-without it there were none. `late_log` is the id of the late log, which has where they are. With `maxFutureSkew` there
-is `time_limit`: event times from there on are invalid in the micro-batch that the offset ends. With a watermark
-generator of the user's own `generators` has by split id what it goes on from: a version, its state, and, if that is not
-the position of the split, up to where it has seen the records; then, with `maxFutureSkew`, the limits of the
-micro-batches in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons
-for the watermark: see `streaming_source.monitoring.report`. `fixed` has the options by which event times are read. They
-must stay as they are as long as a checkpoint is used: with other ones the watermarks would mean nothing.
+before the first), and its status; then, if there are any, the number of late records, and the time since which the
+split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed; it is
+left out if there were none. `late_log` is the id of the late log, which locates them. `time_limit`, with
+`maxFutureSkew`, is the event time from which on times are invalid in the micro-batch that the offset ends. With a
+user's watermark generator, `generators` has its state by split id: a version, the state, and, if it is not the split's
+position, the position up to which the generator has read; then, with `maxFutureSkew`, the limits of the micro-batches
+in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons for the
+watermark: see `streaming_source.monitoring.report`. `fixed` has the options by which event times are read. They must
+stay the same for the life of a checkpoint: its watermarks are valid for these event times alone.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
 
 LATE_LOG: Final = "late_log"
-"""The entry of an offset with the id of the query's late log; offsets of a query that never routed have none."""
+"""Key of the late log's id in an offset; offsets of a query that never routed lack it."""
 
 _VERSION: Final = 1
 _SHOWN: Final = 200
-"""Characters of an offset in an error."""
+"""How many characters of an offset an error shows."""
 
 _STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
@@ -56,9 +56,9 @@ Offset: TypeAlias = dict[str, Any]
 
 
 class OffsetCodec:
-    """Writes and reads the offsets of one source, whose `source_id` is a digest of what is read and how it is split.
+    """Writes and reads the offsets of one source; its `source_id` is a digest of what is read and how it is split.
 
-    `fixed` are the options that must be as they were when an offset was written; None to check nothing.
+    `fixed` are the options that must be the same as when an offset was written; None checks no options.
     """
 
     def __init__(self, source: Source[Any, Any], fixed: Mapping[str, Any] | None = None) -> None:
@@ -67,12 +67,12 @@ class OffsetCodec:
         self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
 
     def is_of_source(self, offset: Any) -> bool:
-        """Whether this is an offset of the source: of its kind, and of what it reads."""
+        """Whether this is an offset of the source: of its format, and of the same data."""
         own = (self._source.name, self.source_id)
         return isinstance(offset, dict) and (offset.get("source"), offset.get("id")) == own
 
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
-        """The state as JSON values, keys always in the same order; with the reasons for it, where there are some. O(n).
+        """Return the state as JSON values, keys always in the same order; with the reasons, if any are given. O(n).
 
         See `streaming_source.monitoring.report`; `decode` ignores the reasons.
         """
@@ -108,7 +108,7 @@ class OffsetCodec:
         return {**offset, "why": facts_of(explanation, places, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
-        """The state in an offset; one of another source, other options or a newer version is refused. O(n)."""
+        """Return the state in an offset; refuse an offset of another source, other options or a newer version. O(n)."""
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
@@ -166,7 +166,7 @@ class OffsetCodec:
             _check_fixed(before, self._fixed)
 
     def _continues(self, offset: Offset) -> bool:
-        """Whether the source goes on from an offset of another one of its kind."""
+        """Whether the source can continue from an offset of another source of its format."""
         written, serializer = offset.get("enumerator"), self._source.enumerator_checkpoint_serializer
         if offset["source"] != self._source.name or not isinstance(written, list) or len(written) != 2:
             return False
@@ -177,7 +177,7 @@ class OffsetCodec:
 
 
 def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
-    """The options by which event times are read from the columns `schema`; those that were not given are left out."""
+    """Return the options by which event times are read from the columns `schema`, without options that are not set."""
     assigner = rules.strategy.timestamp_assigner
     fixed: dict[str, Any] = {}
     if isinstance(assigner, FieldTimestampAssigner):
@@ -197,7 +197,7 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     fix = "give it as it was, or use a new checkpointLocation"
     for name in ("eventTimeColumn", "timestampUnit", "timeZone"):
         was, is_ = before.get(name), now.get(name)
-        # Where only one of them has a zone the column was of another type.
+        # If only one of the two has a zone, the column's type has changed.
         if was != is_ and (name != "timeZone" or (was and is_)):
             is_text, was_text = ("not given" if value is None else repr(value) for value in (is_, was))
             raise OffsetError(
@@ -221,13 +221,13 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def may_say_no_zone(kind: pa.DataType) -> bool:
-    """Whether times of this type may be written without a zone."""
+    """Whether values of this type may be times without a zone."""
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
-    """An entry for the states of generators; none where no generator has one."""
+    """Return the entry for the states of generators; empty if no generator has a state."""
     written: dict[str, list[Any]] = {}
     for split_id, one in zip(state.table.split_ids, state.generators, strict=bool(state.generators)):
         if one is not None:
@@ -240,7 +240,7 @@ def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
 def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
     if not written:
         return ()
-    # Here and not above: most queries have no generators.
+    # Imported here: most queries have no generators.
     from alignment.split_generators import GeneratorState
 
     def state(
@@ -261,6 +261,6 @@ def _or_minimum(watermark: int | None) -> int:
 
 
 def _shown(offset: Any) -> str:
-    """Enough of it to see what it is."""
+    """Return the beginning of an offset, enough to recognise it."""
     text = json.dumps(offset)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -43,7 +43,7 @@ __all__ = [
 
 _SECOND_US: Final = 1_000_000
 _WORTH_A_TASK: Final = 32_768
-"""Records: below this another task costs more than it saves."""
+"""Fewest records for which another task saves more than it costs."""
 
 
 def _watermark_rows(name: str, value: str) -> bool | str:
@@ -116,14 +116,14 @@ STRATEGY_OPTIONS: Final = OptionSet(
         "watermarkDelay": "it is called maxOutOfOrderness here",
     },
 )
-"""What makes a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
+"""Options that make a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """What becomes of records on their way into the frame. Each attribute is described by its option.
+    """How records become rows of the frame. Each attribute is described by its option.
 
-    `watermark_rows` if they are emitted; `is_half_exact` if the user set the option, and no more than that.
+    `watermark_rows` if watermark rows are emitted; `is_half_exact` if only one part of an exact frame is loaded.
     """
 
     event_time_as: str | None = option_field(
@@ -295,23 +295,23 @@ class FrameOptions:
 
     @property
     def tasks(self) -> int:
-        """Those that read one micro-batch, at most."""
+        """The largest number of tasks that read one micro-batch."""
         return max(self.readers or os.cpu_count() or 1, self.min_readers or 1)
 
     @property
     def min_rows_per_reader(self) -> int:
-        """Records for which one more task is worth its while, unless the user wants so many tasks."""
+        """Records for which one more task pays off; 1 if the user sets a minimum of tasks."""
         return _WORTH_A_TASK if self.min_readers is None else 1
 
     def warn_after(self, idle_timeout_us: int | None) -> int:
-        """For how long a watermark may be held without a warning, in microseconds; `MAX_WATERMARK` for ever."""
+        """Return how long a watermark may be held without a warning, in microseconds; `MAX_WATERMARK` for ever."""
         if self.warn_after_us is not None:
             return self.warn_after_us
         return 600 * _SECOND_US if idle_timeout_us is None else 10 * idle_timeout_us
 
 
 FRAME_OPTIONS: Final = OptionSet.of(FrameOptions)
-"""What both doors take: `readStream.format(...)` and `from_source`."""
+"""Options that both `readStream.format(...)` and `from_source` take."""
 
 SOURCE_OPTIONS: Final = OptionSet(
     [
@@ -325,13 +325,13 @@ SOURCE_OPTIONS: Final = OptionSet(
         )
     ]
 )
-"""What `from_source` takes beside; the formats have options of the same names, with values of their own."""
+"""Further options of `from_source`; the formats have options of the same names, with values of their own."""
 
 
 def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1", zone: str | None = None) -> FrameOptions:
-    """Of parsed values of `FRAME_OPTIONS`.
+    """Return the frame options of parsed values of `FRAME_OPTIONS`.
 
-    `driver_host` is under which address executors find the driver; `zone` that of times without one, if it is known.
+    Executors reach the driver at `driver_host`; `zone` is that of zoneless times, if it is known.
     """
     most, least = values["maxRowsPerTrigger"], values["minRowsPerTrigger"]
     if most is not None and least is not None and least > most:
@@ -351,7 +351,7 @@ def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1", zon
 
 
 def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
-    """Of `eventTimeFrom` and `eventTimeUntil`."""
+    """Return the range of `eventTimeFrom` and `eventTimeUntil`."""
     from_text, until_text = values["eventTimeFrom"], values["eventTimeUntil"]
     bounds = _time("eventTimeFrom", from_text, zone), _time("eventTimeUntil", until_text, zone)
     try:
@@ -364,7 +364,7 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
 
 
 def _time(option: str, written: str | None, zone: str | None) -> int | None:
-    """Microseconds since the epoch; without a zone in the text it is in this one."""
+    """Return microseconds since the epoch; a text without a zone is in `zone`."""
     if written is None:
         return None
     of_text = pa.array([written])
@@ -382,9 +382,9 @@ def _time(option: str, written: str | None, zone: str | None) -> int | None:
 def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     """The strategy that parsed values of `STRATEGY_OPTIONS`, and `watermarkRows`, describe.
 
-    With the exact watermark drift costs state and never records, so without `maxDrift` it is open. Without, drift
-    would cost records: then it is `maxOutOfOrderness`. Where the user states no bound at all nothing is held back, as
-    Spark's own sources hold nothing back.
+    `maxDrift` has two defaults. With the exact watermark drift costs state and never records, so it is unbounded.
+    Without it drift would cost records, so it is `maxOutOfOrderness`. If the user gives neither bound, no split is held
+    back, as in Spark's own sources.
     """
     column, unit, bound_us = values["eventTimeColumn"], values["timestampUnit"], values["maxOutOfOrderness"]
     group, drift_us = values["alignmentGroup"], values["maxDrift"]
@@ -406,7 +406,7 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
 
 
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
-    """How a stream is planned."""
+    """Return the rules by which a stream is planned."""
     bound_us = strategy.out_of_orderness_us
     if options.lateness == "none" and bound_us is None:
         raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")
@@ -439,7 +439,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
     return ReadRules(
         strategy,
         planning,
-        # Watermark rows live there.
+        # Event times from `FAR_US` on are reserved for watermark rows.
         FAR_US if options.watermark_rows else None,
         options.max_future_skew_us,
         announces=options.watermark_rows,

@@ -15,17 +15,17 @@ from streaming_source.exceptions import OptionError, SourceError
 __all__ = ["PLACE_ERRORS", "check_writable", "place_of"]
 
 PLACE_ERRORS: Final = (ArrowException, OSError, SourceError)
-"""What a file system raises, and what makes one: a place, credentials."""
+"""Errors of a file system, and of opening one: from its URI or its credentials."""
 
 
 def place_of(source: Source[Any, Any], uri: str) -> Root:
-    """A place that is opened with the `storage.*` options and credentials of the source, where it has some."""
+    """Return a place that is opened with the source's `storage.*` options and credentials, if it has any."""
     storage = getattr(source, "storage", NO_STORAGE_OPTIONS)
     return storage.at(uri) if isinstance(storage, StorageOptions) else Root(uri)
 
 
 def check_writable(root: Root, option: str, fix: str) -> None:
-    """Raise an `OptionError`, which ends with the fix, where this process may not write into a directory."""
+    """Raise an `OptionError`, which ends with the fix, if this process may not write into a directory."""
     try:
         files, folder = root.open()
         path = posixpath.join(folder, f"_{uuid4().hex}")

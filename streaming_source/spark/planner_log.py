@@ -1,4 +1,4 @@
-"""The log of a planner process, which goes to its standard error: Spark's driver passes that on to its own."""
+"""The log of a planner process, on standard error, which Spark's driver copies to its own standard error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Final, TextIO
 __all__ = ["log_lines_of"]
 
 _PATIENCE_S: Final = 1.0
-"""How long a line may wait until the driver has taken it."""
+"""How long to wait for the driver to read a line."""
 
 
 class _TakenLines(logging.StreamHandler[TextIO]):
-    """Waits until the driver has taken each line: what is still in the pipe when it ends the process is lost.
+    """Waits until the driver has read each line: lines still in the pipe when the driver ends the process are lost.
 
-    The line on what an AvailableNow run leaves unread is written right before that end.
+    An AvailableNow run logs which records it leaves unread right before the driver ends the process.
     """
 
     def flush(self) -> None:
@@ -34,7 +34,7 @@ class _TakenLines(logging.StreamHandler[TextIO]):
 def log_lines_of(source: str) -> None:
     """Put time (UTC), level and source before each line, unless logging is set up in this process already.
 
-    A planner process plans one source of one query, whose name Spark does not give it: the line has what is read.
+    A planner process plans one source of one query. Spark does not pass the query's name: lines name the data read.
     """
     logger = logging.getLogger("streaming_source")
     if logger.hasHandlers():
@@ -47,7 +47,7 @@ def log_lines_of(source: str) -> None:
 
 
 def _is_untaken(stream: TextIO) -> bool:
-    """Whether a pipe holds what its reader has not taken yet; False where that cannot be known."""
+    """Whether a pipe has unread bytes; False if that is not known."""
     try:
         pipe = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):

@@ -1,4 +1,4 @@
-"""What Spark's planner process holds of one query: the coordinator, what goes to its readers, and what comes back."""
+"""The state of one stream in Spark's planner process: coordinator, partitions for readers, reports from readers."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ if TYPE_CHECKING:
 __all__ = ["AlignedInputPartition", "StreamPlanning"]
 
 _NEW_OBJECTS: Final = 50_000
-"""After how many Python looks for garbage in the planner's process, which it does by itself after 700.
+"""Allocations between two garbage collections in the planner's process; Python's default is 700.
 
-An offset of many splits is many objects, and no cycles: to look through them again and again takes longer than to plan.
+An offset of many splits is many objects without cycles: collecting at the default takes longer than planning.
 """
 
 _TURN_S: Final = 0.5
-"""How long a task that wants something waits for the planner to be free. If it is not, it is answered later."""
+"""How long a task's request waits for the planner's lock. After that, a later request gets the answer."""
 
 _SHOWN: Final = 80
-"""Characters of what a source reads, in each line of the log."""
+"""How many characters of a source's description each line of the log has."""
 
 
 @dataclass(frozen=True)
 class AlignedInputPartition(InputPartition):
-    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; it travels to the executor.
+    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; Spark sends it to the executor.
 
-    The watermark `announced` holds while the splits are processed; records at or below it are `late`: `keep`, `drop` or
-    `fail`, or `only` for none but these. The watermark row that rides along has the event time `watermark_row_us`, None
-    for no row. `events` are from the enumerator, for this reader. Event times from `time_limit_us` on are invalid; None
-    for no limit.
+    `announced` is the watermark while the splits are processed; records at or below it are late, and `late` is what
+    becomes of them: `keep`, `drop` or `fail`; `only` keeps late records alone. `watermark_row_us` is the event time of
+    the watermark row, None for no row. `events` are those of the enumerator for this reader. Event times from
+    `time_limit_us` on are invalid; None for no limit.
 
-    Where readers run the watermark generators, or report the source's own watermarks, `generators` has by split id from
-    which position on records are emitted, and what the generator goes on from: earlier records were emitted before, and
-    are read for the watermark alone. `gateway` is where the reader reports; where that is a directory `report_run` is
-    the run of the query to which it reports there. Both are None if it has nothing to report.
+    If readers run watermark generators, or report the source's own watermarks, `generators` has by split id the
+    position from which records are emitted, and the generator's state: earlier records were emitted before, and are
+    read for the watermark alone. The reader reports to `gateway`; if that is a directory, `report_run` is the run of
+    the query to which it reports there. Both are None if the reader has nothing to report.
     """
 
     splits: tuple[SourceSplit, ...]
@@ -88,10 +88,10 @@ class AlignedInputPartition(InputPartition):
 
 
 class StreamPlanning:
-    """Offsets and partitions of one stream. Made where it is used: it does not travel.
+    """Offsets and partitions of one stream. It stays in the planner process that creates it, and is never pickled.
 
-    The coordinator is for one thread at a time: callers must hold `_turn`. Beside Spark's own thread that is
-    the gateway, so that readers get answers to their events while they read.
+    The coordinator is for one thread at a time: callers must hold `_turn`. Callers are Spark's thread and the
+    gateway's, so that readers get answers to their events while they read.
     """
 
     def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions) -> None:
@@ -121,7 +121,7 @@ class StreamPlanning:
         by_port = self._has_events or (rules.reports and self._reports is None)
         self._gateway = self._new_gateway(source) if by_port else None
         self._late_log_made: LateLog | None = None
-        # Of the states handed out last: partitions() needs two of them.
+        # By sequence number, the last two states returned: partitions() needs both.
         self._recent: dict[int, SourceState[Any, Any]] = {}
 
     def join_group(self) -> None:
@@ -133,7 +133,7 @@ class StreamPlanning:
             self._coordinator.drain()
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """The end of the next micro-batch; `start` itself when there is nothing to do."""
+        """Return the end of the next micro-batch; `start` itself if there is no work."""
         with self._turn:
             coordinator = self._coordinator
             self._standstill.end_batch()
@@ -157,13 +157,13 @@ class StreamPlanning:
             return offset if log_id is None else {**offset, LATE_LOG: log_id}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
-        """What to read between two offsets, from them alone."""
+        """Return what to read between two offsets; it depends on the offsets alone."""
         with self._turn:
             begun, ended = self._state_of(start), self._state_of(end)
             coordinator = self._coordinator
             is_read_again = not coordinator.restored
             if is_read_again:
-                # It has records, if it moved a split.
+                # The micro-batch has records if it moved a split.
                 moved = any(end.position > begin.position for begin, end in ended.since(begun))
                 coordinator.restore(ended, is_read_again=moved)
                 self._give_up_late_after(end)
@@ -173,7 +173,7 @@ class StreamPlanning:
             limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
             ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
             if is_read_again and self._has_events:
-                # Its readers may wait for answers, and Spark requests no offset before they are done.
+                # Readers may wait for answers, and Spark requests no offset before they are done.
                 coordinator.start()
             shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
@@ -192,7 +192,7 @@ class StreamPlanning:
                     watermark_row_us=None if subtask_id else row_us,
                     subtask_id=subtask_id,
                     batch=ended.sequence,
-                    # Without something to read no reader is made: its events wait.
+                    # A partition without splits creates no reader: its events wait.
                     events=tuple(coordinator.host.take_events(subtask_id)) if splits else (),
                     time_limit_us=limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
@@ -207,7 +207,7 @@ class StreamPlanning:
             self._coordinator.notify_committed(end["n"])
 
     def report(self) -> Offset | None:
-        """Where the watermark stands and why, and how far each split in work is; see `WatermarkReport.to_json`."""
+        """Return the watermark, its cause, and the progress of each split in work; see `WatermarkReport.to_json`."""
         with self._turn:
             # Spark calls this at the end of a trigger.
             self._standstill.end_batch()
@@ -216,7 +216,7 @@ class StreamPlanning:
             if explanation is None:
                 return None
             report = WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
-            # It marks the sources of which Spark counts a row that is no record.
+            # Marks sources for which Spark's row count includes the watermark row.
             return {**report, "watermarkRows": True} if self._options.watermark_rows else report
 
     def close(self) -> None:
@@ -228,7 +228,7 @@ class StreamPlanning:
             if self._reports is not None:
                 self._reports.close()
 
-    # ---- GatewayListener: what tasks send, on the gateway's threads --------------------------------------------------
+    # ---- GatewayListener: messages of tasks, on the gateway's threads ------------------------------------------------
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
         self._coordinator.host.post_reports(reports)
@@ -252,7 +252,7 @@ class StreamPlanning:
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _new_gateway(self, source: Source[Any, Any]) -> GatewayServer:
-        # Here and not above: few queries have one.
+        # Imported here: few queries have a gateway.
         from streaming_source.gateway import GatewayServer
 
         options, serializer = self._options, source.source_event_serializer
@@ -262,16 +262,16 @@ class StreamPlanning:
         return GatewayServer(self, serializer, host=host, port=port, certificate=certificate, key=key)
 
     def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
-        """What becomes of late records between two offsets, which alone decide whether they are routed.
+        """Return what becomes of late records between two offsets; only the offsets decide whether they are routed.
 
-        The query that reads the routed ones goes by the offsets too, and the option may have changed since.
+        The query that reads the routed records follows the offsets too, and the option may have changed since.
         """
         if ended.routed > begun.routed:
             return "drop"
         return "keep" if self._options.late == "route" else self._options.late
 
     def _explain(self) -> Explanation | None:
-        """Why the watermark stands; None while the planner is busy. From any thread."""
+        """Return the cause of the watermark; None while the planner is busy. May be called from any thread."""
         if not self._turn.acquire(timeout=_TURN_S):
             return None
         try:
@@ -280,16 +280,16 @@ class StreamPlanning:
             self._turn.release()
 
     def _late_log_id(self, start: Offset) -> str | None:
-        """The id of the query's late log, which its offsets carry from the first one on that it may have routed in."""
+        """Return the id of the query's late log; offsets have it from the first micro-batch that may route."""
         if LATE_LOG in start or self._options.late != "route":
             return start.get(LATE_LOG)
-        # Here and not above: few queries route.
+        # Imported here: few queries route late records.
         from streaming_source.spark.late_log import new_log_id
 
         return new_log_id()
 
     def _late_log(self, offset: Offset) -> LateLog | None:
-        """The late log of a query, by one of its offsets; None for one of a version that had no late log."""
+        """Return the late log that an offset refers to; None for an offset without a late log."""
         log_id = offset.get(LATE_LOG)
         if log_id is None:
             return None
@@ -307,12 +307,12 @@ class StreamPlanning:
         return self._late_log_made
 
     def _give_up_late_after(self, offset: Offset) -> None:
-        """After a restart: remove what was written of micro-batches whose offsets Spark has not kept."""
+        """After a restart, remove the late-log entries of micro-batches whose offsets Spark has not kept."""
         if self._options.late_location is not None and (late_log := self._late_log(offset)) is not None:
             late_log.remove_after(offset["n"])
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
-        # A checkpoint of another source may hold anything.
+        # A checkpoint of another source may hold any JSON value.
         known = self._recent.get(offset.get("n", -1)) if isinstance(offset, dict) else None
         return self._codec.decode(offset) if known is None else known
 
@@ -321,7 +321,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
         return None
-    # Here and not above: few queries have a group.
+    # Imported here: few queries have an alignment group.
     from streaming_source.coordinator.group_exchange import GroupExchange
 
     return GroupExchange(
@@ -336,7 +336,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
 
 
 def _group_file() -> GroupPlace:
-    """Where all planners of one application find it, and no other's: Spark removes the folder with the application."""
+    """Return a file that only the planners of this application share: Spark removes its folder with the application."""
     folders = os.environ.get("SPARK_LOCAL_DIRS")
     if not folders:
         raise OptionError(
@@ -373,7 +373,7 @@ def _report_directory(source: Source[Any, Any], location: str | None) -> ReportD
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:
     if folder is None:
         return None
-    # Here and not above: hardly a query has a log, and importing it takes time in each planner process.
+    # Imported here: few queries record a log, and the import takes time in each planner process.
     from alignment.recording import Recorder
 
     # Each planner process writes a log of its own.

@@ -1,4 +1,4 @@
-"""What Spark calls: in its planner offsets in, offsets out, partitions between two of them; on an executor a task."""
+"""The readers that Spark calls: in its planner for offsets and partitions, on executors to read a partition."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 
 def plainly(call: Callable[P, T]) -> Callable[P, T]:
-    """Raise what the library raises in a function that Spark calls without the trace of where it was raised."""
+    """Wrap a function that Spark calls: errors of the library are raised without their traceback."""
 
     @wraps(call)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,10 +63,10 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def _bare(error: AlignmentError) -> AlignmentError:
-    """The error as if it were raised anew; the whole of it is logged, at level debug.
+    """Return the error without its traceback, and log the whole error at level debug.
 
-    Spark shows what its Python processes write of an error. Fifty lines of how the planner came to open a file would
-    push the sentence that names the file off the screen.
+    Spark shows the traceback that its Python processes print. Fifty lines of the planner's calls would push the
+    sentence that names the file off the screen.
     """
     _log.debug("an error of the library", exc_info=True)
     return error.with_traceback(None)
@@ -76,8 +76,8 @@ def _bare(error: AlignmentError) -> AlignmentError:
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in Spark's planner process, reads on its executors.
 
-    Spark builds it in several processes and pickles it between them: what plans is made on first use, and stays where
-    it is. `schema` has the columns to read, in the source's types.
+    Spark builds it in several processes and pickles it between them: the planning object is created on first use, and
+    is not pickled. `schema` has the columns to read, in the source's types.
     """
 
     source: Source[Any, Any]
@@ -97,7 +97,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plainly
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.rules.in_one_query:
-            # Spark calls this of each source of a query before it plans any.
+            # Spark calls this method of each source of a query before it plans any of them.
             self._planning.join_group()
         max_rows = self.shaper.options.max_rows
         return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
@@ -123,7 +123,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._made is None else self._made.report()
 
     def stop(self) -> None:
-        """End discovery; Spark does not always call it."""
+        """Stop discovery; Spark does not always call this."""
         if self._made is not None:
             self._made.close()
 
@@ -144,9 +144,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class FailedStreamReader(DataSourceStreamReader):
-    """Raises at Spark's first call why there is no reader.
+    """Raises, at Spark's first call, the error that prevented creating a reader.
 
-    What `DataSource.streamReader` raises itself is followed by an UnboundLocalError of PySpark's, which hides it.
+    If `DataSource.streamReader` raises the error itself, PySpark raises an UnboundLocalError after it, which hides it.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -154,7 +154,7 @@ class FailedStreamReader(DataSourceStreamReader):
 
     @property
     def latestOffset(self) -> NoReturn:
-        """Spark looks at this method before it calls any."""
+        """Raise the error; Spark inspects this method before it calls any."""
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
@@ -163,7 +163,7 @@ class FailedStreamReader(DataSourceStreamReader):
 
 @dataclass(eq=False)
 class AlignedBatchReader(DataSourceReader):
-    """Reads everything that a source has, in one go, without watermarks; the rules neither align nor limit."""
+    """Reads all current data of a source at once, without watermarks, alignment or row limits."""
 
     source: Source[Any, Any]
     rules: ReadRules
@@ -182,7 +182,7 @@ class AlignedBatchReader(DataSourceReader):
             coordinator.close()
         limit_us = self.rules.time_limit_at(wall_clock_us())
         shares = assign_ranges(ranges, tasks, options.max_rows_per_reader)
-        # At least one: Spark takes an empty list for one partition of its own.
+        # At least one: for an empty list Spark makes a partition of its own.
         return [
             AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)
             for splits in shares or [[]]
@@ -208,15 +208,15 @@ def read_splits(
     partition: AlignedInputPartition,
     strategy: WatermarkStrategy | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of the ranges of a partition, through the source's reader. Where there is nothing yet it waits for that.
+    """Yield rows of the ranges of a partition, through the source's reader, waiting for records that are not there yet.
 
-    With a strategy the event times of the records are reported to the planner.
+    With a strategy, the event times of the records are reported to the planner.
     """
     channel, shaper = None, shaper.at(partition)
     context = SourceReaderContext(
         schema,
         partition.subtask_id,
-        # After "no more splits" a request is without effect, as with any coordinator.
+        # After "no more splits" a request for a split has no effect, as with any coordinator.
         send_split_request=lambda: None,
         send_source_event_to_coordinator=_no_serializer,
     )
@@ -244,7 +244,7 @@ def _read(
     events: Sequence[SourceEvent],
     channel: ReaderChannel | None,
 ) -> Iterator[pa.RecordBatch]:
-    # Here and not above: a planner imports this module too, and reads nothing with it.
+    # Imported here: planners import this module too, and do not read.
     from streaming_source.reader import create_reader
 
     reader = create_reader(source, context)
@@ -270,10 +270,10 @@ def _read(
 
 
 class ReaderChannel:
-    """The way to the planner. Without `observed` event times are not reported."""
+    """The reader's connection to its planner. Without `observed`, event times are not reported."""
 
     ANSWERS_S: ClassVar = 0.1
-    """How often a reader that has sent an event is given what the enumerator answered."""
+    """Interval at which a reader that has sent an event polls for the enumerator's answers."""
 
     def __init__(
         self, messages: TaskMessages | None, observed: ObservedTimes | None = None, files: ReportFiles | None = None
@@ -281,7 +281,7 @@ class ReaderChannel:
         self._messages = messages
         self._reports = messages if files is None else files
         self.observed = observed
-        # Whether something was sent that the enumerator may answer.
+        # Whether an event was sent that the enumerator may answer.
         self.awaits_events = False
         self._asks_at = 0.0
 
@@ -290,13 +290,13 @@ class ReaderChannel:
             self._reports.send_reports(self.observed.take(ranges))
 
     def send_event(self, event: SourceEvent) -> None:
-        """Send an event to the enumerator; if it does not arrive that is no error, as in Flink."""
+        """Send an event to the enumerator; a lost event is no error, as in Flink."""
         if self._messages is not None:
             self.awaits_events = True
             self._messages.send_event(event)
 
     def take_events(self) -> list[SourceEvent]:
-        """What the enumerator answered so far; nothing, if the last request was a moment ago."""
+        """Return the enumerator's new answers; empty if the last request was less than the interval ago."""
         now = time.monotonic()
         if self._messages is None or not self.awaits_events or now < self._asks_at:
             return []
@@ -322,7 +322,7 @@ def _channel(
         place = place_of(source, report_location)
         files = ReportFiles(place, partition.report_run, partition.batch, partition.subtask_id, attempt)
         return ReaderChannel(None, observed, files)
-    # Few queries have one: a worker process need not load sockets and TLS.
+    # Imported here: few queries have a gateway, and other worker processes need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient
 
     client, serializer = GatewayClient.of(partition.gateway), source.source_event_serializer

@@ -1,7 +1,7 @@
-"""Formats that a session is given by name: a user's own, and the library's where Spark cannot find them by itself.
+"""Registration of formats in a session: a user's own, and the library's if Spark cannot find them by itself.
 
-Spark finds the formats of the library by their installed `pyspark_...` modules, so nothing registers them but a call of
-`register(spark)`. To register is a command to the server, which a declarative pipeline refuses while a frame is made.
+Spark finds the library's formats by their installed `pyspark_...` modules, so only a call of `register(spark)`
+registers them. Registration is a command to the server, which a declarative pipeline refuses while it makes a frame.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ __all__ = [
 ]
 
 REFUSED_IN_PIPELINES: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
-"""Condition of Spark's error for a call that analyses or executes while a pipeline makes a frame."""
+"""Error condition of Spark for a call that analyses or executes while a pipeline makes a frame."""
 
 _known: Final[WeakKeyDictionary[Any, dict[str, bytes | None]]] = WeakKeyDictionary()
-"""Session -> names of formats that were registered in it -> of what content."""
+"""Session -> name of a format registered in it -> its content."""
 
 
 def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
     """Give connectors of your own a format name, for `readStream.format(name)`, `read.format(name)` and `read_stream`.
 
-    Where the library is installed, Spark finds its own formats without this. Where Spark's workers have it on their
-    path alone, `register(spark)` makes them known. Times without a zone, in connectors of your own, are in the
-    session's zone as it is now, unless option `timeZone` names another.
+    If the library is installed, Spark finds the library's formats without this call. If the library is only on the
+    path of Spark's workers, `register(spark)` registers its formats. In your own connectors, times without a zone are
+    in the session's zone at the time of this call, unless option `timeZone` names another.
 
     Parameters
     ----------
     spark
         The session, of Spark Connect as well.
     *sources
-        Classes whose attribute `name` is the format's name, and whose `options` are what it takes: by default what is
+        Classes whose attribute `name` is the format's name, and whose `options` are its options: by default those
         declared on the fields of a dataclass, see `streaming_source.api.options`.
 
     Raises
     ------
     TypeError
-        If one is not a class of a source.
+        If an argument is not a source class.
     OptionError
-        If its name is not known of the class, or is that of another format.
+        If the class has no name, or the name of another format.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
             raise OptionError(f"{kind.__name__}.name = {kind.name!r} is a format of this library: choose another name")
         named[name] = kind
     for name in [name for name, known in FORMATS.items() if isinstance(known, str)]:
-        # Spark warns of a format that is registered over one that it has found.
+        # Spark warns if a format is registered under the name of one that it has found.
         if not sources or find_spec(f"pyspark_{name}") is None:
             register_format(spark, name)
     for name, kind in named.items():
@@ -97,7 +97,7 @@ def register(spark: SparkSession, *sources: type[Source[Any, Any]]) -> None:
 
 
 def register_format(spark: SparkSession, format_name: str, *, is_new: bool = False) -> None:
-    """Register one of `FORMATS` in a session, unless it is; `is_new` where its class may be another than before."""
+    """Register one of `FORMATS` in a session, if it is not yet; `is_new` if its class may have changed."""
     if format_name in _known.get(spark, {}) and not is_new:
         return
     kind, content = FORMATS[format_name], None
@@ -108,14 +108,14 @@ def register_format(spark: SparkSession, format_name: str, *, is_new: bool = Fal
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        # Spark has found it by itself: ours is the one that is meant.
+        # Spark has found this format by itself, and it is the library's.
         if content is not None:
             raise OptionError(f"format {format_name!r} is that of another data source: choose another name") from None
         _known.setdefault(spark, {})[format_name] = content
 
 
 def register_content(spark: SparkSession, format_name: str, content: bytes | None) -> None:
-    """Register what `format_class` makes of `content`, unless the session has just that under the name.
+    """Register the class that `format_class` makes of `content`, unless the session has the same content by that name.
 
     Raises
     ------
@@ -139,27 +139,27 @@ def register_content(spark: SparkSession, format_name: str, content: bytes | Non
 
 
 def check_session(spark: object, call: str) -> None:
-    """Raise `TypeError` for what is no session; `call` is how it is written."""
+    """Raise `TypeError` if `spark` is no session; `call` is the text of the correct call."""
     if not hasattr(spark, "readStream"):
         raise TypeError(f"the first argument must be the SparkSession, and is {described(spark)}: as in {call}")
 
 
 def described(argument: object) -> str:
-    """What an argument is, for an error."""
+    """Describe an argument for an error."""
     return f"the class {argument.__name__}" if isinstance(argument, type) else f"of type {type(argument).__name__}"
 
 
 def is_switched_off(spark: SparkSession, setting: str) -> bool:
-    """Whether a setting of a classic session is false; that of another costs a call of the server for each frame."""
+    """Whether a setting of a classic session is false; False under Spark Connect, where it costs a call per frame."""
     return hasattr(spark, "_jsparkSession") and str(spark.conf.get(setting, None)).lower() == "false"
 
 
 def has_no_data_batches(spark: SparkSession) -> bool:
-    """Whether Spark runs micro-batches without data in this session, in which it closes windows."""
+    """Whether Spark runs micro-batches without data in this session, which close windows."""
     return not is_switched_off(spark, "spark.sql.streaming.noDataMicroBatches.enabled")
 
 
 def session_zone(spark: SparkSession) -> str:
-    """In which times are that say no zone: as it is set, else that of the JVM; of the server with Spark Connect."""
-    # Without a default: with one Spark returns it wherever the zone is not set, and not the one that it goes by.
+    """Return the session's zone, that of zoneless times: as set, else the JVM's; of the server under Spark Connect."""
+    # Without a default value: with one, Spark returns it for an unset zone instead of the zone in effect.
     return spark.conf.get("spark.sql.session.timeZone") or UTC

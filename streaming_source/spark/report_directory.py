@@ -1,9 +1,9 @@
-"""How readers report to their planner where no port may be opened: by files in a directory of the user's.
+"""Reports from readers to their planner where no port may be opened: files in a directory of the user's.
 
-Option `reportLocation` names it, on any file system. A task writes one file for what it has read, when it has read it,
-and Spark requests the next micro-batch when all tasks have ended. So a planner lists the directory once for each
-micro-batch, and finds what a gateway would have had by then. As there, reports are idempotent, may be lost, and come in
-any order.
+Option `reportLocation` names it, on any file system. A task writes one file with its reports after it has read its
+splits, and Spark requests the next micro-batch when all tasks have ended. So a planner lists the directory once for
+each micro-batch, and finds the reports that a gateway would have by then. As with a gateway, reports are idempotent,
+may be lost, and arrive in any order.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ __all__ = ["ReportDirectory", "ReportFiles"]
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 16
-"""Files that a planner reads at the same time: in an object store each takes some 20 ms."""
+"""How many files a planner reads concurrently: in an object store each takes some 20 ms."""
 
 _AGAIN_S: Final = 1.0
-"""After how long a directory that could not be read is tried again."""
+"""Delay before a directory that could not be read is tried again."""
 
 _KEPT_S: Final = 24 * 3600
-"""For how long the folder of a run stays that has not removed it."""
+"""How long the folder of a run is kept if that run has not removed it."""
 
 
 class ReportDirectory:
-    """The planner's end: a folder in `root` for this run of the query, which goes with it.
+    """The planner's end: a folder in `root` for this run of the query, which removes it at its end.
 
     `monotonic_s` is the clock by which a directory that cannot be read is tried again, `wall_s` the time of day.
     """
@@ -62,10 +62,10 @@ class ReportDirectory:
         return without_secrets(self._root.uri)
 
     def begin(self) -> None:
-        """Remove what runs before have left; an `OptionError` where this process may not write into the directory.
+        """Remove folders of earlier runs; raises an `OptionError` if this process may not write into the directory.
 
-        A planner is not always closed. The folder of a run that began a day ago goes if no task has written into it
-        for a day: where that run goes on, it is made again.
+        A planner is not always closed. The folder of a run that began a day ago is removed if no task has written into
+        it for a day; if that run continues, the folder is created again.
         """
         check_writable(self._root, "reportLocation", "name a directory that the planner and all tasks may write to")
         try:
@@ -79,11 +79,11 @@ class ReportDirectory:
             _log.warning("%s: folders of earlier runs are left behind: %s", self, without_secrets(str(error)))
 
     def expect(self) -> None:
-        """Tasks are about to read a micro-batch: look for their reports with the next plan."""
+        """Make the next plan look for reports: tasks are about to read a micro-batch."""
         self._due_s = -math.inf
 
     def take(self) -> list[RangeReport]:
-        """The reports that have come since the last call, which are removed. Free where none are expected."""
+        """Return and remove the reports written since the last call. No listing if none are expected."""
         if self._monotonic_s() < self._due_s:
             return []
         try:
@@ -124,7 +124,7 @@ class ReportDirectory:
 
 
 class ReportFiles:
-    """A task's end, for one attempt at it: what cannot be written is no error, and the watermark waits for it."""
+    """A task attempt's end: a failed write is no error, and the watermark waits for the missing report."""
 
     def __init__(self, root: Root, run_id: str, batch: int, subtask_id: int, attempt: int) -> None:
         self._root = root
@@ -133,7 +133,7 @@ class ReportFiles:
         self._numbers = count()
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
-        """Report what was read, in a file of its own; whether it was written."""
+        """Write reports into a new file; return whether that succeeded."""
         if not reports:
             return True
         try:
@@ -148,13 +148,13 @@ class ReportFiles:
 
 
 def _began_s(run_id: str) -> float:
-    """When the run of a folder began; that of any other folder is never long ago."""
+    """Return when the run of a folder began; infinity for a folder that is not of a run."""
     seconds, _, rest = run_id.partition("-")
     return int(seconds) if seconds.isdigit() and rest else math.inf
 
 
 def _taken(files: fs.FileSystem, path: str) -> list[RangeReport] | Exception:
-    """What is in a file, which is removed; or why it cannot be read."""
+    """Read the reports of a file and remove it; return the error if it cannot be read."""
     try:
         with files.open_input_stream(path) as stream:
             written = stream.read()

@@ -1,6 +1,6 @@
 """From a source's records to the rows of the frame: event times, late and invalid records, metadata, types.
 
-Where readers report, what they report of event times and watermarks is summed up on the way.
+If readers report to the planner, event times and watermarks are aggregated on the way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without 
 
 @dataclass(frozen=True)
 class _Records:
-    """Records of one split that are to be rows, from `start` on or at these positions."""
+    """Records of one split that become rows: from position `start` on, or at the given positions."""
 
     split_id: str
     batch: pa.RecordBatch
@@ -62,11 +62,11 @@ class _Records:
         return self.times.valid & (self.times.values <= self.announced)
 
     def since(self, first: int) -> _Records:
-        """Without the first so many."""
+        """Return the records without the first `first`."""
         return self._part(self.batch.slice(first), slice(first, None))
 
     def only(self, rows: npt.NDArray[np.intp]) -> _Records:
-        """These alone."""
+        """Return the records at these indices alone."""
         return self._part(self.batch.take(pa.array(rows)), rows)
 
     def _part(self, batch: pa.RecordBatch, rows: slice | npt.NDArray[np.intp]) -> _Records:
@@ -82,9 +82,9 @@ class _Records:
 
 @dataclass(frozen=True, slots=True)
 class RowShaper:
-    """Makes rows of a frame, whose column `event_time` need not be there; `AlignedInputPartition` defines what is late.
+    """Makes rows of a frame, which may lack its column `event_time`; `AlignedInputPartition` defines late records.
 
-    `metadata` are the names of the columns that this source adds: of the frame's others the records have the values.
+    `metadata` names the columns that this source adds; the values of all other columns come from the records.
     """
 
     schema: pa.Schema
@@ -98,13 +98,13 @@ class RowShaper:
     observed: ObservedTimes | None = None
 
     def at(self, partition: AlignedInputPartition) -> RowShaper:
-        """The same for the records of a task."""
+        """Return a shaper for the records of one task."""
         return replace(self, announced=partition.announced, late=partition.late, time_limit_us=partition.time_limit_us)
 
     def shape(
         self, split_id: str, batch: pa.RecordBatch, source_timestamps: Int64Array | None, positions: int | Int64Array
     ) -> pa.RecordBatch:
-        """The rows of `n` records of one split, fewer where the options drop some."""
+        """Return the rows of `n` records of one split; fewer if the options drop some."""
         latest_us: int | Int64Array = MAX_WATERMARK if self.time_limit_us is None else self.time_limit_us - 1
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
@@ -119,10 +119,10 @@ class RowShaper:
                 values = wanted.without_earlier(times.values)
                 counted = EventTimes.of(values, values != NO_TIMESTAMP)
             if first := self.observed.see(split_id, batch, counted, records.positions):
-                # What was emitted before is read again for its watermark alone.
+                # Records that were emitted before are read again for their watermark alone.
                 records, inside = records.since(first), None if inside is None else inside[first:]
         if inside is not None and not inside.all():
-            # As if the others were not there: they are neither late nor invalid.
+            # Records outside the range are left out: they count neither as late nor as invalid.
             records = records.only(np.flatnonzero(inside))
         if self.observed is not None:
             self.observed.count_late(split_id, records.late)
@@ -132,7 +132,7 @@ class RowShaper:
         return rows if keep is None else rows.filter(pa.array(keep))
 
     def watermark_row(self, time_us: int) -> pa.RecordBatch:
-        """One row with nothing but an event time."""
+        """Return one row with an event time, and null in all other columns."""
         columns = [
             pa.array([time_us], pa.int64()).cast(field.type)
             if field.name == self.event_time
@@ -154,14 +154,14 @@ class RowShaper:
         if not len(times):
             return times
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
-        # Those without a time hold the smallest integer: where there are some, it takes the longer way.
+        # Records without a time hold the smallest integer, so that any of them leads to the slower path below.
         if times.max() <= np.min(latest) and times.values.min() >= earliest:
             return times
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
 
     def _kept(self, records: _Records) -> npt.NDArray[np.bool_] | None:
-        """Which records stay; None for all."""
+        """Return which records become rows; None for all."""
         times = records.times
         if self.late == "only":
             return records.late
@@ -199,7 +199,7 @@ class RowShaper:
         )
 
     def _value(self, batch: pa.RecordBatch, row: int) -> str:
-        """Of a record whose event time is invalid, and what to do about it."""
+        """Describe the invalid event time of a record, and the fix, for an error."""
         columns = self.assigner.columns
         one = batch.slice(row, 1)
         is_time = not isinstance(self.assigner, FieldTimestampAssigner) or self.assigner.extract(one, None).valid.all()
@@ -223,7 +223,7 @@ class RowShaper:
 
 @dataclass(frozen=True, slots=True)
 class FrameOutput(ReaderOutput):
-    """Collects the shaped rows of all splits, until Spark takes them."""
+    """Collects the shaped rows of all splits until they are passed to Spark."""
 
     shaper: RowShaper
     rows: list[pa.RecordBatch] = field(default_factory=list)
@@ -232,10 +232,10 @@ class FrameOutput(ReaderOutput):
         return _SplitOutput(self.shaper, split_id, self.rows)
 
     def release_output_for_split(self, split_id: str) -> None:
-        """Nothing to let go of."""
+        """Do nothing: outputs hold no resources."""
 
     def take(self) -> list[pa.RecordBatch]:
-        """The rows since the last call."""
+        """Return the rows collected since the last call."""
         taken = self.rows.copy()
         self.rows.clear()
         return taken
@@ -243,7 +243,7 @@ class FrameOutput(ReaderOutput):
 
 @dataclass(frozen=True, slots=True)
 class _SplitOutput(SourceOutput):
-    """Adds the rows of one split to those of all. Its own watermarks go into the reports."""
+    """Adds the rows of one split to the collected rows. Watermarks that the source emits go into the reports."""
 
     shaper: RowShaper
     split_id: str
@@ -269,7 +269,7 @@ class _SplitOutput(SourceOutput):
         self._source_output("activity").mark_active()
 
     def _source_output(self, what: str) -> WatermarkOutput:
-        """Where the source's own watermarks go: into the reports, or nowhere where they take no effect."""
+        """Return the output for the source's own watermarks: the reports, or one that is ignored."""
         observed = self.shaper.observed
         if observed is not None and observed.uses_source_watermarks:
             return observed.source_output(self.split_id)
@@ -288,9 +288,9 @@ class _Seen:
 
 
 class ObservedTimes:
-    """Sums up event times by split, block by block, and runs the user's watermark generators over the records.
+    """Aggregates event times by split, block by block, and runs the user's watermark generators over the records.
 
-    `generators` are those of an `AlignedInputPartition`; `uses_source_watermarks` where the source's own count.
+    `generators` are those of an `AlignedInputPartition`; `uses_source_watermarks` if the source's own watermarks count.
     """
 
     def __init__(
@@ -302,7 +302,7 @@ class ObservedTimes:
         self.uses_source_watermarks = strategy.uses_source_watermarks
 
     def see(self, split_id: str, batch: pa.RecordBatch, times: EventTimes, positions: Int64Array) -> int:
-        """The next records of a split, `n` of them; how many of the first were emitted before. O(n)."""
+        """Add the next `n` records of a split; return how many at their beginning were emitted before. O(n)."""
         seen = self._seen(split_id)
         seen.output.mark_active()
         seen.records += len(positions)
@@ -319,9 +319,9 @@ class ObservedTimes:
     def latest_valid(
         self, split_id: str, positions: int | Int64Array, rows: int, latest_us: int | Int64Array
     ) -> int | Int64Array:
-        """The latest event time that is valid of the next records of a split: one, or one for each of `rows`.
+        """Return the latest valid event time for the next records of a split: one, or one for each of `rows`.
 
-        For those of an earlier micro-batch, which are read again for its watermark, it is what it was then.
+        Records of an earlier micro-batch, which are read again for its watermark, keep the limit of that micro-batch.
         """
         _, state = self._generators.get(split_id, (0, None))
         first = positions if isinstance(positions, int) else int(positions[0])
@@ -332,15 +332,15 @@ class ObservedTimes:
         return np.append(limits_us - 1, latest_us)[np.searchsorted(stops, at, side="right")]
 
     def count_late(self, split_id: str, late: npt.NDArray[np.bool_]) -> None:
-        """`bool[n]`: which records of a split that are emitted are at or below the announced watermark. O(n)."""
+        """Count late records of a split; `late` is `bool[n]`, True at or below the announced watermark. O(n)."""
         self._seen(split_id).late += int(np.count_nonzero(late))
 
     def source_output(self, split_id: str) -> LatestWatermark:
-        """Takes the watermarks that the source itself emits for a split."""
+        """Return the output that takes the watermarks that the source itself emits for a split."""
         return self._seen(split_id).output
 
     def take(self, ranges: Iterable[SourceSplit]) -> list[RangeReport]:
-        """Reports of ranges that were read to their ends, one for each split, whose sums are dropped."""
+        """Return the reports of ranges that were read to their ends, one for each split, and drop their aggregates."""
         reports = []
         for split in ranges:
             seen = self._seen(split.split_id)
@@ -400,7 +400,7 @@ def _printed(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
     except (ValueError, OverflowError):
-        # Python's datetime ends with the year 9999.
+        # Python's datetime has no years after 9999.
         return f"{value.value} as {value.type}"
 
 
@@ -408,7 +408,7 @@ def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Ar
     if column.type == field.type:
         return column
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
-        # Not by a cast: an unsafe one wraps what has no place in microseconds, a safe one keeps no nanoseconds.
+        # Not a cast: an unsafe cast wraps times that overflow microseconds, a safe cast refuses nanoseconds.
         micros, fits = to_microseconds(column, None)
         if is_event_time or fits.sum() == len(column) - column.null_count:
             return pa.array(micros, pa.int64(), mask=~fits).cast(field.type)

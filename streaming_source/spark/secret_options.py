@@ -1,8 +1,8 @@
-"""Options with secret values, given to Spark as one that it never shows.
+"""Options with secret values, passed to Spark in one option that Spark redacts.
 
-Spark has the options of a source in its plans, which `explain`, the event log and the user interface show. It hides
-those whose names match `spark.redaction.regex`: by default `secret`, `password`, `token`. Others that hold a secret,
-such as `kafka.sasl.jaas.config` and `storage.account_key`, are therefore carried in one option of such a name.
+Spark has the options of a source in its plans, which `explain`, the event log and the user interface show. It redacts
+options whose names match `spark.redaction.regex`: by default `secret`, `password`, `token`. Other options with secrets,
+such as `kafka.sasl.jaas.config` and `storage.account_key`, are therefore packed into one option whose name matches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOGIN_IN_URI: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[str, str]:
-    """Options for Spark: those whose values are secret are in one, as JSON."""
+    """Return options for Spark: those with secret values are packed into one option, as JSON."""
     every = with_secrets_shown(options)
     secret = {
         name: value
@@ -36,7 +36,7 @@ def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[st
 
 
 def with_secrets_shown(options: Mapping[str, str]) -> dict[str, str]:
-    """Options as the user gave them; an `OptionError`, which shows no value, if the one with secrets is no JSON."""
+    """Return the user's options; raises an `OptionError`, which shows no value, if the packed option is no JSON."""
     shown, secret = {}, {}
     for name, value in options.items():
         if name.lower() == SECRET_OPTIONS.lower():

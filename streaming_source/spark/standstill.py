@@ -1,4 +1,4 @@
-"""A warning where a watermark or a micro-batch stands for long."""
+"""Warnings of a watermark that is held, or a micro-batch that is not committed, for too long."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["StandstillWarning"]
 _log = logging.getLogger(__name__)
 
 _LOOKS: Final = 20
-"""How often a standstill is looked at in the time after which it is worth a warning."""
+"""Checks of a standstill within the time after which it is warned of."""
 
 _SHORTEST_WAIT_S: Final = 0.01
 
 
 class StandstillWarning:
-    """Warns where the same splits have held the watermark for too long; again only when it is others, or why changes.
+    """Warns if the same splits hold the watermark for too long; again only if the splits or the cause change.
 
-    The same of a micro-batch that is not committed for as long: Spark does not call its planner then, so a thread of
-    this object watches it.
-    `explain` returns why the watermark stands, at this moment; None where that is not known yet. It is called now and
-    then only. `now_us` is processing time.
+    It also warns of a micro-batch that is not committed for as long: Spark does not call its planner meanwhile, so a
+    thread of this object watches the time.
+    `explain` returns the current cause of the watermark, or None if it is not known yet; it is called rarely. `now_us`
+    is processing time.
     """
 
     def __init__(
@@ -40,15 +40,15 @@ class StandstillWarning:
         self._look_at_us = 0
         self._held_by: tuple[str, ...] = ()
         self._since_us = 0
-        # Why they hold it, by the last warning.
+        # The cause that the last warning gave.
         self._warned: Cause | None = None
-        # Until when the micro-batch under way is to be done, by `time.monotonic`; None between two.
+        # Deadline of the current micro-batch, by `time.monotonic`; None between two micro-batches.
         self._done_by_s: float | None = None
         self._watcher: threading.Thread | None = None
         self._is_closed = threading.Event()
 
     def look(self, now_us: int) -> None:
-        """Time has passed. O(1), but now and then that of an explanation."""
+        """Check the watermark at this time. O(1), plus an explanation in some calls."""
         if now_us < self._look_at_us:
             return
         self._look_at_us = now_us + self._warn_after_us // _LOOKS
@@ -64,23 +64,23 @@ class StandstillWarning:
             _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))
 
     def begin_batch(self) -> None:
-        """A micro-batch is planned: warn if it is not done in time. O(1); the first call starts a thread."""
+        """Start the deadline of a micro-batch, after which a warning follows. O(1); the first call starts a thread."""
         self._done_by_s = time.monotonic() + self._warn_after_us / 1e6
-        # Longer than a thread can wait: never.
+        # No thread if the time is longer than a thread can wait.
         if self._watcher is None and self._warn_after_us / 1e6 <= threading.TIMEOUT_MAX:
             self._watcher = threading.Thread(target=self._watch, name="standstill", daemon=True)
             self._watcher.start()
 
     def end_batch(self) -> None:
-        """It is done. O(1)."""
+        """Cancel the deadline: the micro-batch is committed. O(1)."""
         self._done_by_s = None
 
     def close(self) -> None:
-        """Warn no more."""
+        """Stop all warnings."""
         self._is_closed.set()
 
     def _watch(self) -> None:
-        """Wake up no more than once in the time that a micro-batch may take; warn once of one that takes longer."""
+        """Wake up at most once in the time that a micro-batch may take; warn once of each that takes longer."""
         wait_s, warned = self._warn_after_us / 1e6, None
         while not self._is_closed.wait(max(wait_s, _SHORTEST_WAIT_S)):
             done_by_s, wait_s = self._done_by_s, self._warn_after_us / 1e6

@@ -1,9 +1,9 @@
-"""The exact watermark: how a row can set Spark's event-time watermark to what it should be.
+"""The exact watermark: one row sets Spark's event-time watermark to the source's watermark.
 
 Spark's watermark is the largest event time it has seen, minus a delay. So a source adds to each micro-batch one
-*watermark row*, whose event time lies `OFFSET` after the watermark `W` that shall hold, and the delay is `OFFSET` as
-well. Data lies thousands of years before any watermark row and can no longer move the watermark; the rows are filtered
-out right behind the operator that reads the event times.
+*watermark row*, whose event time is `OFFSET` after the intended watermark `W`, and the delay is `OFFSET` as well. Data
+is thousands of years before any watermark row and cannot move the watermark; watermark rows are filtered out directly
+after the operator that reads the event times.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def _epoch_us(moment: datetime) -> int:
 
 
 DELAY: Final = timedelta(days=1_461_000)
-"""With which Spark is given watermark rows; `OFFSET_US`."""
+"""The delay of Spark's watermark for watermark rows; equal to `OFFSET_US`."""
 
 OFFSET_US: Final = DELAY // timedelta(microseconds=1)
-"""4000 years of 365.25 days: how far watermark rows lie behind the watermark they announce."""
+"""4000 years of 365.25 days: the time from a watermark to its watermark row."""
 
 FAR_US: Final = _epoch_us(datetime(4000, 1, 1, tzinfo=UTC))
-"""Data lies before this, watermark rows behind it: `OFFSET` after 1970 is in the year 5970."""
+"""Data is before this time, watermark rows are after it: `OFFSET` after 1970 is in the year 5970."""
 
 MAX_SPARK_WATERMARK_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC)) - OFFSET_US
 """The latest watermark that a row of Spark's last year can announce; later than any data."""
@@ -48,11 +48,11 @@ FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
 """`FAR_US` for Spark."""
 
 EMITTED: Final = "emitted"
-"""What `exact_watermark` gives as option `watermarkRows`; users can give no more than true, and then get no rows."""
+"""Value of option `watermarkRows` that `exact_watermark` sets; users can set only true, which emits no rows."""
 
 
 def watermark_row_time(watermark: int) -> int | None:
-    """Event time in microseconds of the row that announces `watermark`; None where there is nothing to announce.
+    """Return the event time in microseconds of the row that announces `watermark`; None if no row is needed.
 
     Spark's own watermark starts at 1970, so an earlier one needs no row. `MAX_WATERMARK` becomes the latest watermark
     that a Spark timestamp can announce.
@@ -63,15 +63,15 @@ def watermark_row_time(watermark: int) -> int | None:
 
 
 def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str:
-    """The smallest delay with which plain `withWatermark` loses no record that is on time.
+    """Return the smallest delay with which plain `withWatermark` drops no record that is on time.
 
-    It is the larger of the bound on out-of-orderness and the maximum drift (by default the same bound), for windows:
+    For windows it is the larger of the bound on out-of-orderness and the maximum drift (by default the same bound):
     Spark keeps a row as long as its window ends after the watermark.
 
     Parameters
     ----------
     strategy
-        As given to the source.
+        The strategy given to the source.
     per_row
         For operators that compare the row's own time with the watermark (`dropDuplicates`, stream-stream joins). Spark
         drops a row *at* the watermark, so a record exactly on the bound needs one millisecond more.
