@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["audit_query", "key_values"]
 
 _SCANNED: Final = 20_000_000
-"""Rows whose event times are all read for the bound, unless the user says otherwise."""
+"""Most rows for which all event times are read to compute the bound, unless the user sets an option."""
 
 
 def audit_query(
@@ -60,10 +60,10 @@ def audit_query(
 ) -> None:
     """Count what a query of Spark's own sources lost to its watermark: files, Delta, Kafka.
 
-    The query may run or not: its checkpoint and its data are enough, Spark is not started, and nothing is written. The
-    exit code is 0 whether rows were dropped or not, and 2 if the checkpoint cannot be audited.
+    The query may be running or stopped: only its checkpoint and its data are read, Spark is not started, and nothing is
+    written. The exit code is 0 whether rows were dropped or not, and 2 if the checkpoint cannot be audited.
     """
-    # Here and not above: the other commands need neither connectors nor pyarrow's readers.
+    # Imported here: the other commands need neither connectors nor pyarrow's readers.
     from streaming_source.auditing import audit
     from streaming_source.auditing.advice import fixes
 
@@ -89,10 +89,10 @@ def audit_query(
 
 
 def _bounded(fix: Fix, rows: int, wanted: bool | None) -> Fix:
-    """With the bound that covers all records there are now, where they are few enough, or it is wanted."""
+    """Add the bound that covers all current records, if they are few enough or `wanted` is set."""
     if not (rows <= _SCANNED if wanted is None else wanted):
         return fix
-    # Here and not above: the audit itself needs no PySpark.
+    # Imported here: the audit itself needs no PySpark.
     try:
         from streaming_source.spark.advise import advise_on
         from streaming_source.spark.datasource import AlignedDataSource
@@ -123,7 +123,7 @@ def _shown(fix: Fix) -> str:
 
 
 def key_values(texts: Sequence[str]) -> dict[str, str]:
-    """Options as `KEY=VALUE`; an `OptionError` for one that is not."""
+    """Parse options of the form `KEY=VALUE`; raises an `OptionError` for any other text."""
     given = {}
     for text in texts:
         name, is_given, value = text.partition("=")
@@ -135,7 +135,7 @@ def key_values(texts: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def _progress_bar() -> Iterator[Callable[[int, int], Any]]:
-    """On a terminal, on its standard error: the output is that of the command alone."""
+    """Show progress on standard error if that is a terminal; standard output has only the command's result."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

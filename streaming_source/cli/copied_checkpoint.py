@@ -1,4 +1,4 @@
-"""A checkpoint copied for another source: its last offsets are ours, and all else is as Spark left it."""
+"""A checkpoint copied for another source: its last offsets are replaced by ours, all else is unchanged."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class CopiedCheckpoint:
     Raises
     ------
     OptionError
-        If there is no checkpoint, or something at the new one.
+        If there is no checkpoint, or the new place is not empty.
     OffsetError
-        If it is one that Spark itself could not go on from.
+        If Spark itself could not continue from the checkpoint.
     """
 
     def __init__(self, checkpoint: str, new_checkpoint: str, source: int) -> None:
@@ -54,25 +54,25 @@ class CopiedCheckpoint:
 
     @property
     def next_batch(self) -> int:
-        """The number of the micro-batch with which the copy goes on."""
+        """The number of the micro-batch with which the copy continues."""
         return self._last + (self._last in self._commits)
 
     @property
     def is_read_again(self) -> bool:
-        """Whether Spark had planned that one and not committed it."""
+        """Whether Spark had planned the next micro-batch and not committed it."""
         return self._last not in self._commits
 
     def text(self, name: str) -> str:
-        """Read a file of the old one; an `OffsetError` if it is not there."""
+        """Read a file of the old checkpoint; raises an `OffsetError` if it is missing."""
         text = self._old.text(name)
         if text is None:
             raise OffsetError(f"checkpoint {self._old.root!r} has no {name}: no source of that number is Spark's")
         return text
 
     def write(self, encode: Encode) -> None:
-        """Copy all of it, with the last two offsets by `encode`; what that raises leaves nothing behind."""
+        """Copy the checkpoint, with the last two offsets replaced by `encode`; if that raises, no copy is left."""
         written = {number: self._offsets(sequence, number, encode) for sequence, number in enumerate(self._kept, 1)}
-        # All but offsets, of which only some are written: Spark reads the last two, and a mixture helps nobody.
+        # All but the offsets: Spark reads only the last two, so the copy has only these, all of them ours.
         fs.copy_files(self._old.root, self._new.root, self._old.files, self._new.files)
         self._new.files.delete_dir_contents(f"{self._new.root}/offsets")
         for number, text in written.items():

@@ -4,8 +4,8 @@ The flights are those from New York in 2013. The event time of a flight is its d
 delay. A cancelled flight has no departure; its event time is the scheduled one. Each carrier writes its flights in the
 order of its timetable, so that delays, of up to a day, put them out of order.
 
-All carriers write at one pace, as an export with one writer per carrier does, and begin a new file after so many rows.
-A file of a small carrier then spans months, one of a large carrier days: nobody has built in the skew.
+All carriers write at one pace, as an export with one writer per carrier does, and begin a new file after a fixed number
+of rows. So a file of a small carrier spans months, one of a large carrier days: the skew comes from the data itself.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ _ADDRESS: Final = re.compile(r"(?P<host>\[[^]]+\]|[^:,/\s]+):(?P<port>\d+)")
 _WITHOUT_ADDRESS: Final = re.compile(r"local(\[(\*|\d+)(, *\d+)?\]|-cluster\[\d+, *\d+, *\d+\])?|yarn")
 _CONNECT_S: Final = 5.0
 
-# Okabe and Ito's palette: told apart under every common colour blindness.
+# Okabe and Ito's palette: distinguishable under every common colour blindness.
 _BLUE: Final = "#0072B2"
 _ORANGE: Final = "#E69F00"
 _VERMILION: Final = "#D55E00"
 
 
 def run_demo(output: Path, months: int, master: str) -> bool:
-    """Run all three, print what they found, and save picture, report and Spark's log in `output`.
+    """Run all three, print their results, and save picture, report and Spark's log in `output`.
 
-    Gives whether the aligned stream gave every window as batch does.
+    Returns whether the aligned stream has the same windows as the batch.
     """
     # Progress goes to standard error: standard output is the result, and its last line JSON.
     progress = Console(stderr=True)
@@ -130,7 +130,7 @@ def run_demo(output: Path, months: int, master: str) -> bool:
 def load_flights(months: int = 12) -> pa.Table:
     """The flights of the first `months` of 2013, carrier by carrier, each in the order of its timetable.
 
-    A `ModuleNotFoundError` if the package with the data is not there.
+    Raises a `ModuleNotFoundError` if the package with the data is missing.
     """
     columns = ["carrier", "flight", "origin", "dest", "month", "minute", "time_hour", "dep_delay"]
     times = {"time_hour": pa.timestamp("us", tz="UTC"), "dep_delay": pa.float64()}
@@ -153,7 +153,7 @@ def load_flights(months: int = 12) -> pa.Table:
 
 
 def out_of_orderness_us(flights: pa.Table) -> int:
-    """How far a flight ever is behind the latest departure that its carrier wrote before it."""
+    """Return how far any flight is behind the latest departure that its carrier wrote before it."""
     logs = [log["departure"].cast(pa.int64()).to_numpy() for log in _by_carrier(flights).values()]
     return max(int((np.maximum.accumulate(times) - times).max()) for times in logs)
 
@@ -178,8 +178,8 @@ def _by_carrier(flights: pa.Table) -> dict[str, pa.Table]:
 def _count_with_spark(spark: SparkSession, scratch: Path, bound: str) -> tuple[Counts, Progress]:
     """Spark's Parquet stream, files in the order of their modification times, with the bound as watermark delay.
 
-    In update mode every window that a row was counted in is given out, closed or still open: what is missing was
-    dropped. The trigger is AvailableNow: which files are there already makes no difference to this source.
+    In update mode the query emits every window that counted a row, closed or open: rows in no window were dropped. The
+    trigger is AvailableNow: for this source it makes no difference which files exist already.
     """
     reader = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", _FILES_PER_TRIGGER)
     frame = reader.parquet(f"{scratch}/logs/*").withWatermark("departure", bound)
@@ -191,14 +191,14 @@ def _count_with_spark(spark: SparkSession, scratch: Path, bound: str) -> tuple[C
 
 
 def _count_aligned(spark: SparkSession, scratch: Path, bound: str, report: Path) -> tuple[Counts, Progress, str]:
-    """The aligned stream, in append mode: only windows that the exact watermark has closed are given out.
+    """Run the aligned stream in append mode: it emits only windows that the exact watermark has closed.
 
     First it runs while the files arrive, in the order in which they were written: carriers that are ahead stay at the
-    limit. When the last file is there it is stopped, and says why its watermark stands; it goes on from its checkpoint
-    with `bounded`, reads what was held back, and closes the last windows.
+    drift limit. After the last file it is stopped, and its report has the cause of the watermark; with `bounded` it
+    continues from its checkpoint, reads the records that were held back, and closes the last windows.
     """
     logs, arriving = scratch / "logs", scratch / "arriving"
-    # By micro-batch: one that is run twice replaces itself.
+    # By micro-batch, so that one that runs twice replaces its own result.
     found: dict[int, Counts] = {}
 
     def start(*, ends: bool) -> StreamingQuery:
@@ -211,7 +211,7 @@ def _count_aligned(spark: SparkSession, scratch: Path, bound: str, report: Path)
         return writer.trigger(**({"availableNow": True} if ends else {"processingTime": "0 seconds"})).start()
 
     query = None
-    # A carrier's next full file and the last files that are closed meanwhile have one name.
+    # A carrier's next full file and the last files closed at the same time share a name.
     for name in sorted({file.name for file in logs.glob("*/*.parquet")}):
         for file in logs.glob(f"*/{name}"):
             (arriving / file.parent.name).mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def _count_aligned(spark: SparkSession, scratch: Path, bound: str, report: Path)
     report.write_text(page, encoding="utf-8")
     closed = Counter[tuple[str, int]]()
     for windows in found.values():
-        # Each window comes once, and if one came twice it counts twice.
+        # Each window is emitted once; a window emitted twice would be counted twice.
         closed.update(windows)
     return dict(closed), progress, why
 
@@ -268,7 +268,7 @@ def _table(*results: Counts) -> Table:
 
 
 def _save_picture(path: Path, spark: Progress, aligned: History, numbers: Mapping[str, int]) -> None:
-    """Watermarks over micro-batches: of Spark's own stream with what it was given, and of each carrier."""
+    """Draw watermarks over micro-batches: of Spark's own stream with the event times it read, and of each carrier."""
     figure = Figure(figsize=(10, 5.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, stream, counted in (
@@ -294,15 +294,15 @@ def _save_picture(path: Path, spark: Progress, aligned: History, numbers: Mappin
 
 
 def _month(day: float, _: int | None = None) -> str:
-    """`Feb`, and with the year where it begins."""
+    """Return `Feb`, or the month with the year where the year begins."""
     date = num2date(day)  # type: ignore[no-untyped-call]
     return f"{date:%b %Y}" if date.month == 1 else f"{date:%b}"
 
 
 def _draw_spark(axes: Axes, progress: Progress) -> None:
-    """Of each batch with data the span of event times, and the watermark that it was compared with."""
+    """Draw, for each batch with data, the span of event times and the watermark by which its rows were dropped."""
     times = [batch["eventTime"] for batch in progress]
-    # Spark drops by the watermark of the micro-batch before: the first two lose nothing.
+    # Spark drops rows by the watermark of the previous micro-batch, so the first two drop none.
     before = [times[0]["watermark"], *(known["watermark"] for known in times)]
     shown = [(known["min"], known["max"], late) for known, late in zip(times, before, strict=False) if "max" in known]
     low, high, watermark = (_days([*map(datetime.fromisoformat, texts)]) for texts in zip(*shown, strict=True))
@@ -316,7 +316,7 @@ def _draw_spark(axes: Axes, progress: Progress) -> None:
 
 
 def _draw_aligned(axes: Axes, history: History) -> None:
-    """Every carrier's watermark after each batch, and the exact one, which ends above all event times."""
+    """Draw each carrier's watermark after each batch, and the exact watermark, which ends above all event times."""
     splits, sources = history.splits().to_pandas(), history.sources().to_pandas()
     for table in (splits, sources):
         table["watermark"] = _days(table["watermark"].dt.tz_localize(None))
@@ -342,7 +342,7 @@ def _days(times: Any) -> npt.NDArray[np.float64]:
 
 
 def _check_master(master: str) -> None:
-    """Say at once what Spark takes a minute to find out, and then ends the process for."""
+    """Refuse at once a master for which Spark would end the process after a minute."""
     kind, _, place = master.partition("://")
     if _WITHOUT_ADDRESS.fullmatch(master):
         return
@@ -360,7 +360,7 @@ def _check_master(master: str) -> None:
 
 @contextmanager
 def _spark(master: str, scratch: Path, log: Path) -> Iterator[SparkSession]:
-    """A session in UTC whose log is in a file: the JVM takes over standard error as it is when it starts."""
+    """Return a session in UTC with its log in a file: the JVM inherits standard error when it starts."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if master.startswith("local"):
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -45,7 +45,7 @@ _COLUMNS: Final[tuple[str, ...]] = (
 _DRIFTS: Final = ("30 seconds", "none")
 _MAX_ROWS: Final = 1000
 _ROWS: Final = 1_000_000
-"""Splits times micro-batches that a page is drawn of."""
+"""Most rows on a page: splits times micro-batches."""
 
 app = typer.Typer(
     name="streaming-source",
@@ -58,9 +58,9 @@ app = typer.Typer(
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Report what was expected to go wrong, for programs as one line, and exit with 2.
+    """Report an expected error, in one line if a program reads the output, and exit with 2.
 
-    Where the output is not read any more (`| head`), the command line ends without a word, as Click does it.
+    If the output pipe is closed (`| head`), the command exits silently, as Click does.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def _errors_in_one_line() -> Iterator[None]:
 
 
 def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command, with its errors in one line."""
+    """Return the command with its errors in one line."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -110,10 +110,10 @@ def explain_query(
         Path | None, typer.Option(help="With --split: what option eventLog of the query wrote, which has more.")
     ] = None,
 ) -> None:
-    """Say why the watermark of a query stands where it does, which split holds it, and what to do.
+    """Explain the watermark of a query: its cause, the split that holds it, and what to do.
 
-    The query may run or not: its checkpoint is enough, and Spark is not started. The exit code is 2 if there is no
-    checkpoint.
+    The query may be running or stopped: only its checkpoint is read, and Spark is not started. The exit code is 2 if
+    there is no checkpoint.
     """
     shown = None
     if split is not None:
@@ -139,7 +139,7 @@ def explain_query(
 def _story(checkpoint: str, split_id: str, event_log: Path | None) -> SplitStory:
     if event_log is None:
         return explain_checkpoint(checkpoint).story(split_id)
-    # Here and not above: no other command replays a log for one split.
+    # Imported here: no other command replays a log for one split.
     from alignment.recording import replayed_engine
 
     logs = sorted(event_log.iterdir(), key=lambda log: log.stat().st_mtime) if event_log.is_dir() else [event_log]
@@ -191,12 +191,12 @@ def report_on_query(
 
     The exit code is 2 if there is no checkpoint, or the page cannot be written.
     """
-    # Here and not above: no other command draws.
+    # Imported here: no other command draws.
     from streaming_source.monitoring.history import History
     from streaming_source.monitoring.html_page import html_report
 
     with _errors_in_one_line():
-        # A checkpoint has a hundred micro-batches: of thousands of splits more rows than a listener keeps.
+        # A checkpoint has a hundred micro-batches: with thousands of splits, more rows than a listener keeps.
         history, batches = History(_ROWS), MicroBatch.of_checkpoint(checkpoint)
         for batch in batches:
             history.add(batch)
@@ -223,7 +223,7 @@ def demo(
     not run.
     """
     try:
-        # Here and not above: no other command needs Spark, or the demo's packages.
+        # Imported here: no other command needs Spark, or the demo's packages.
         from streaming_source.cli.demo import run_demo
 
         complete = run_demo(output, months, master)
@@ -252,12 +252,12 @@ def advise(
         ),
     ] = None,
 ) -> None:
-    """Scan what is there, and say which maxOutOfOrderness covers how many records, and how far splits are apart.
+    """Scan all current records, and print which maxOutOfOrderness covers how many of them, and the skew of the splits.
 
-    Everything is read twice, over the columns that event times are made of; Spark is not started. The last line of
-    standard output is JSON, with all durations and event times in microseconds.
+    The scan reads the event-time columns of all records twice; Spark is not started. The last line of standard output
+    is JSON, with all durations and event times in microseconds.
     """
-    # Here and not above: the other commands need no connector, and no PySpark.
+    # Imported here: the other commands need no connector, and no PySpark.
     try:
         from streaming_source.spark.advise import advise_on
         from streaming_source.spark.datasource import FORMATS, AlignedDataSource
@@ -315,12 +315,12 @@ def simulate_source(
     lost: Annotated[float, typer.Option(min=0, max=1, help="Share of the reports that get lost.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Decides all that is drawn.")] = 1,
 ) -> None:
-    """Show side by side what settings of a source come to: late records, rows in state, micro-batches.
+    """Compare settings of a source: late records, rows in state, micro-batches.
 
-    With LOG for what a query really read, else for splits that are drawn from a description. The settings can be given
-    several times: there is a row for each combination, after one for those that the query had. Nothing is read and
-    Spark is not started. The last line of standard output is JSON, with all durations and event times in microseconds.
-    See docs/simulate.md.
+    With LOG, the simulation replays the splits that a query read; without, it draws splits from a description. Settings
+    can be given several times: there is a row for each combination, after one for the query's own settings. No data is
+    read and Spark is not started. The last line of standard output is JSON, with all durations and event times in
+    microseconds. See docs/simulate.md.
     """
     varied = {
         "max_drift": max_drift,
@@ -376,14 +376,15 @@ def take_over_checkpoint(
     ] = None,
     source: Annotated[int, typer.Option(min=0, help="Which of the query's sources, as in its progress.")] = 0,
 ) -> None:
-    """Copy the checkpoint of a query over Spark's own source of Kafka or Delta so that one over ours goes on from it.
+    """Copy the checkpoint of a query over Spark's Kafka or Delta source, so that a query over ours continues from it.
 
-    Nothing is read but a table's log, and the old checkpoint stays as it is. The last line of standard output is JSON.
+    Besides the checkpoint only a table's log is read; the old checkpoint is not changed. The last line of standard
+    output is JSON.
     """
     if table is not None:
         _take_over_table(checkpoint, new_checkpoint, table, source, (subscribe, subscribe_pattern, assign))
         return
-    # Here and not above: the other commands need no Kafka.
+    # Imported here: the other commands need no Kafka.
     from streaming_source.cli.take_over import take_over
 
     with _errors_in_one_line():

@@ -27,9 +27,9 @@ Offsets: TypeAlias = dict[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What a query goes on with: the number of its first micro-batch, and how many partitions have an offset.
+    """Where a query continues: the number of its first micro-batch, and how many partitions have an offset.
 
-    It `is_read_again` if Spark's source had planned that one and not committed it: with the same records.
+    `is_read_again` if Spark's source had planned that micro-batch and not committed it; it then has the same records.
     """
 
     next_batch: int
@@ -48,14 +48,14 @@ def take_over(
 ) -> TakenOver:
     """Copy the checkpoint of a stopped query, with offsets of `aligned_kafka` in place of those of Spark's own source.
 
-    Numbers of micro-batches, the query's id, its watermark and its state stay as they are, so that sinks recognise what
-    they have, and a micro-batch that was planned and not committed is read again. Brokers are not asked. The old
-    checkpoint is not changed. A query with several such sources is taken over once for each, from copy to copy.
+    Numbers of micro-batches, the query's id, its watermark and its state are kept, so that sinks recognise what they
+    have, and a micro-batch that was planned and not committed is read again. Brokers are not contacted. The
+    old checkpoint is not changed. A query with several such sources is taken over once for each, from copy to copy.
 
-    Both checkpoints are a path, or a URI that `pyarrow.fs` knows; where the new one is to be there is nothing yet. What
-    the new query reads is said by one of its options; `source` is which of the old query's sources, counted from 0 as
-    in its progress. An `OptionError` if there is no such checkpoint, something at the new one, or the options do not
-    fit; an `OffsetError` if it is not that of a query over Spark's own Kafka source.
+    Each checkpoint is a path, or a URI that `pyarrow.fs` knows; the new one must not exist yet. One of the new query's
+    options gives its topics or partitions; `source` is the number of the old query's source, counted from 0 as in its
+    progress. Raises an `OptionError` if there is no such checkpoint, the new one exists, or the options do not fit, and
+    an `OffsetError` if the checkpoint is not that of a query over Spark's own Kafka source.
     """
     given = {"subscribe": subscribe, "subscribePattern": subscribe_pattern, "assign": assign}
     options = {name: text for name, text in given.items() if text is not None}
@@ -81,7 +81,7 @@ def take_over(
 
 
 def _offsets(text: str, checkpoint: str) -> Offsets:
-    """Of `{"orders": {"0": 23}}`, as Spark's own source writes it."""
+    """Parse `{"orders": {"0": 23}}`, an offset of Spark's own source."""
     try:
         topics = json.loads(text)
         return {Partition(name, int(n)): int(at) for name, by_n in topics.items() for n, at in by_n.items()}
@@ -93,8 +93,8 @@ def _offsets(text: str, checkpoint: str) -> Offsets:
 
 
 def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int) -> SourceState[Any, Any]:
-    """All partitions at their offsets; what is at or below Spark's watermark is late, as it was."""
-    # Spark reads partitions that were found later from their first record on.
+    """Return a state of all partitions at their offsets; records at or below Spark's watermark stay late."""
+    # Spark reads partitions that it found later from their first record on.
     splits = [KafkaSplit(*part, at, min(initial.get(part, 0), at)) for part, at in offsets.items()]
     splits.sort(key=lambda split: split.split_id)
     n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
@@ -106,7 +106,7 @@ def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int)
     numbers: dict[str, list[int]] = {}
     for part in sorted(offsets):
         numbers.setdefault(part.topic, []).append(part.number)
-    # Without ids, which only brokers know: they are learnt at the first look.
+    # Without topic ids, which only brokers have: the first discovery fetches them.
     topics = tuple(KnownTopic(name, "", tuple(found)) for name, found in sorted(numbers.items()))
     nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
     return SourceState(sequence, tuple(splits), table, nothing, unknown, KafkaCheckpoint(topics))

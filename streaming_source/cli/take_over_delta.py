@@ -27,12 +27,12 @@ from streaming_source.spark.offsets import OffsetCodec
 __all__ = ["TakenOverTable", "take_over_delta"]
 
 _FILES: Final = 500
-"""So many files that Spark's source has not read may be in an offset; all of them are in work."""
+"""Most files, unread by Spark's source, that an offset may have; all of them are in work."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenOverTable:
-    """What a query goes on with: the number of its first micro-batch, and files of the last version that wait."""
+    """Where a query continues: the number of its first micro-batch, and unread files of the last version."""
 
     next_batch: int
     version: int
@@ -42,30 +42,30 @@ class TakenOverTable:
 def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source: int = 0) -> TakenOverTable:
     """Copy the checkpoint of a stopped query, with offsets of `aligned_delta` in place of those of Delta's own source.
 
-    Numbers of micro-batches, the query's id, its watermark and its state stay as they are, so that sinks recognise what
-    they have. The old checkpoint is not changed.
+    Numbers of micro-batches, the query's id, its watermark and its state are kept, so that sinks recognise what they
+    have. The old checkpoint is not changed.
 
     Parameters
     ----------
     checkpoint, new_checkpoint
-        A path each, or a URI that `pyarrow.fs` knows; where the new one is to be there is nothing yet.
+        A path each, or a URI that `pyarrow.fs` knows; the new checkpoint must not exist yet.
     table
-        Folder of the table, as the new query loads it: the checkpoint has its id, and not its path.
+        Folder of the table, as the new query loads it: the checkpoint has the table's id but not its path.
     source
-        Which of the query's sources, counted from 0 as in its progress.
+        Number of the query's source, counted from 0 as in its progress.
 
     Raises
     ------
     OptionError
-        If there is no such checkpoint, something at the new one, or the table is another one.
+        If there is no such checkpoint, the new one exists, or the table is another one.
     OffsetError
-        If it is not that of a query over Spark's own Delta source, or its last micro-batch was not committed.
+        If the checkpoint is of no query over Spark's Delta source, or its last micro-batch was not committed.
     UnsupportedOperationError
-        If more than 500 files of a version wait: Spark's source reads them in an order that has no place in ours.
+        If more than 500 files of a version are unread: our offsets cannot hold the order in which Spark reads them.
     """
     copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
     if copied.is_read_again:
-        # What it reads is in no offset of ours: in the last one its files have been read, and in none before they wait.
+        # No offset of ours has its files unread: the last one has them read, and earlier ones do not list them.
         raise OffsetError(
             f"checkpoint {checkpoint!r}: micro-batch {copied.next_batch} was planned and not committed. Start the old "
             "query with Trigger.AvailableNow, let it end, and take it over then"
@@ -93,7 +93,7 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
 
 
 class _Place(NamedTuple):
-    """Where Spark's source is: behind the file of that `number` in a version, of a snapshot or of its commit."""
+    """The position of Spark's source: after file `number` of a version, in its snapshot or in its commit."""
 
     table_id: str
     version: int
@@ -115,7 +115,7 @@ class _Place(NamedTuple):
 
     @property
     def after(self) -> int:
-        """The version up to which all files are read or known one by one; a negative number is before a commit."""
+        """The version up to which all files are read or listed one by one; a negative `number` is before a commit."""
         return self.version if self.in_snapshot or self.number >= 0 else self.version - 1
 
 
@@ -124,7 +124,7 @@ class _SparkFiles:
 
     def __init__(self, source: DeltaSource) -> None:
         self._source = source
-        # Bounds are not needed: these files are in work.
+        # Bounds of event times are not needed: these files are in work.
         self._lister = source.open_lister(source.schema(), RecordTimestampAssigner())
 
     @property
@@ -161,7 +161,7 @@ def _files(listed: pa.Table) -> list[TableFile]:
 
 
 def _state(sequence: int, place: _Place, files: Sequence[TableFile], watermark_ms: int) -> SourceState[Any, Any]:
-    """The files that wait as splits in work; what is at or below Spark's watermark is late, as it was."""
+    """Return a state with unread files as splits in work; records at or below Spark's watermark are late, as before."""
     splits = sorted((TableSplit(file) for file in files), key=lambda split: split.split_id)
     n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
     table = WatermarkTable(

@@ -21,13 +21,13 @@ def watch_query(
         float, typer.Option(min=0.1, help="Seconds from one look at the checkpoint to the next.")
     ] = 1.0,
 ) -> None:
-    """Serve the page of `report`, live: it changes in the browser as the query goes on, until Ctrl-C.
+    """Serve the page of `report`, live: it changes in the browser as the query proceeds, until Ctrl-C.
 
-    The query may run or not, and may start later: its checkpoint is enough, and Spark is not started. Nothing is
-    written. Only this machine reaches the page, at http://127.0.0.1:8400/; from another one: ssh -L
+    The query may be running or stopped, or start later: only its checkpoint is read, and Spark is not started. Nothing
+    is written. Only this machine reaches the page, at http://127.0.0.1:8400/; from another one: ssh -L
     8400:127.0.0.1:8400 MACHINE. The exit code is 2 if the port is taken.
     """
-    # Here and not above: no other command serves.
+    # Imported here: no other command serves.
     from streaming_source.monitoring.watch import CheckpointWatch
     from streaming_source.monitoring.watch_server import WatchServer
 

@@ -1,8 +1,8 @@
-"""From readers at work on executors to their planner, and back: reports of event times, and source events.
+"""Messages between readers on executors and their planner: reports of event times, and source events.
 
-The planner listens with a `GatewayServer`; its `GatewayAddress` travels to the tasks inside Spark's own partitions;
-there a `GatewayClient`, one for each worker process, sends. Loss is no error: what does not arrive is waited for by
-nobody, and the watermark stays where it was.
+The planner listens with a `GatewayServer`; Spark's partitions carry its `GatewayAddress` to the tasks; a
+`GatewayClient`, one for each worker process, sends their messages. Loss is no error: no component waits for a lost
+message, and the watermark does not advance.
 """
 
 from streaming_source.gateway.client import GatewayClient, TaskMessages

@@ -1,4 +1,4 @@
-"""The tasks' end of a gateway. What cannot be delivered is no error, and costs no task more than a few seconds."""
+"""The tasks' end of a gateway. An undelivered message is no error, and costs a task a few seconds at most."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _CALL_S: Final = 2.5
 _TASK_S: Final = 5.0
 _QUICK_S: Final = 0.05
-"""A call that takes no longer is not counted: a task may wait for events as long as it reads."""
+"""A quicker call does not count against `_TASK_S`: a task may poll for events as long as it reads."""
 _FIRST_WAIT_S: Final = 2.0
 _LAST_WAIT_S: Final = 64.0
 _MAX_REPORTS: Final = 500
@@ -47,16 +47,16 @@ _ANSWER: Final = re.compile(
     rb"HTTP/1\.1 (\d{3}) ([ -~]{1,99})\r\nContent-Length: (\d{1,8})\r\n(?:Connection: [a-z-]+\r\n)?\r\n"
 )
 _DOWN: Final = (0, Refusal.OTHER_QUERY.status)
-"""No answer; or it is the gateway of another run of the query, and will not let this task in later either."""
+"""Statuses after which retries wait: no answer, or the gateway of another run, which never accepts this task."""
 
 
 class GatewayClient:
-    """Speaks to one gateway, for all tasks that run in this process; after a fork each process has its own connections.
+    """Sends the messages of all tasks in this process to one gateway; forked processes have connections of their own.
 
-    `of` gives the process's own, so that a connection outlives a micro-batch. A task spends at most 5 seconds in all on
-    a gateway that is slow, a call at most 2.5. After a failure no task tries for 2 seconds, then for 4, and so on up to
-    64: then one does, and the others wait for how that goes. One without a listener costs next to nothing. The
-    clock, in monotonic seconds, is for tests.
+    `of` returns the process's client for an address, so that connections outlive a micro-batch. A task spends at most
+    5 seconds in all on a slow gateway, a call at most 2.5. After a failure no task tries for 2 seconds, then for 4, and
+    so on up to 64; after each delay one task tries, and the others wait for its result. A gateway without a listener
+    costs almost no time. The clock, in monotonic seconds, is for tests.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class GatewayClient:
         self.clock = clock
         self._wait_s = 0.0
         self._closed_until = -math.inf
-        # Free ones: whoever calls takes one out. No lock anywhere: a forked process could find it taken for ever.
+        # Free connections; a call takes one out. No locks: a forked process could inherit one that is held for ever.
         self._connections: list[socket.socket] = []
         self._pid = os.getpid()
         self._has_warned = False
@@ -89,11 +89,11 @@ class GatewayClient:
         attempt: int,
         event_serializer: SimpleVersionedSerializer[SourceEvent] | None = None,
     ) -> TaskMessages:
-        """What one attempt at a task sends; two attempts of one number are taken for one."""
+        """Return the messages of one task attempt; attempts with equal numbers count as one."""
         return TaskMessages(self, MessageId(batch, subtask_id, attempt), event_serializer)
 
     def close(self) -> None:
-        """Let go of all connections; another process that has them as well keeps its own ends."""
+        """Close all connections of this process; a forked process keeps its copies open."""
         with suppress(IndexError):  # another thread may be faster
             while True:
                 self._connections.pop().close()
@@ -101,11 +101,11 @@ class GatewayClient:
     __del__ = close
 
     def call(self, path: str, body: bytes, within_s: float, tries: int) -> bytes | None:
-        """Send a message, at most so often within so many seconds, and give the answer; None if it did not arrive."""
+        """Send a message, in at most `tries` within `within_s` seconds, and return the answer; None if none came."""
         began = self.clock()
         if began < self._closed_until:
             return None
-        # Whoever comes while this one tries.
+        # Stops the calls of other tasks while this one tries.
         self._closed_until = began + self._wait_s
         status, reason, answer, failure = 0, "", b"", ""
         for _ in range(1 if self._wait_s else tries):
@@ -120,7 +120,7 @@ class GatewayClient:
         self._closed_until = self.clock() + self._wait_s
         if status == _OK:
             return answer
-        if status == Refusal.REPLAYED.status and failure:  # the first try did arrive, and its answer did not
+        if status == Refusal.REPLAYED.status and failure:  # the first try arrived, but its answer was lost
             return b""
         if not self._has_warned:
             self._has_warned = True
@@ -148,11 +148,11 @@ class GatewayClient:
             status = int(match[1])
             return status, match[2].decode(), bytes(answer[match.end() :])
         finally:
-            # The gateway ends a connection after a refusal.
+            # The gateway closes a connection after a refusal.
             self._connections.append(connected) if status == _OK else connected.close()
 
     def _take_free(self) -> socket.socket | None:
-        """A connection of this process, on which nothing has come that was not awaited, as its end."""
+        """Return a free connection of this process that is open and has no unexpected bytes; None if there is none."""
         if self._pid != os.getpid():
             self.close()
             self._pid = os.getpid()
@@ -177,7 +177,7 @@ def _connect(address: GatewayAddress, until: float) -> socket.socket:
         return connected
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=address.certificate.decode())
-    # The gateway's own certificate is enough, whoever has signed it.
+    # The gateway's own certificate is trusted, whatever authority signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     connected.settimeout(_left_s(until))
     return context.wrap_socket(connected, server_hostname=address.host)
@@ -190,7 +190,7 @@ def _left_s(until: float) -> float:
 
 
 class TaskMessages:
-    """What one attempt at a task sends to its gateway, from a first message on; on the task's thread."""
+    """The numbered messages that one task attempt sends to its gateway, on the task's thread."""
 
     def __init__(
         self, client: GatewayClient, message: MessageId, event_serializer: SimpleVersionedSerializer[SourceEvent] | None
@@ -201,7 +201,7 @@ class TaskMessages:
         self._left_s = _TASK_S
 
     def send_reports(self, reports: Sequence[RangeReport]) -> bool:
-        """Report what was read; whether all of it arrived. Many reports go in several messages."""
+        """Send reports, in several messages if there are many; return whether all of them arrived."""
         count = len(reports)
         if count > _MAX_REPORTS or (len(body := encode_reports(reports)) > MAX_MESSAGE_BYTES and count > 1):
             middle = count // 2
@@ -209,13 +209,13 @@ class TaskMessages:
         return not reports or self._send("reports", body) is not None
 
     def send_event(self, event: SourceEvent) -> bool:
-        """Send an event to the enumerator, at most once; whether it arrived. As in Flink a lost one is no error."""
+        """Send an event to the enumerator at most once; return whether it arrived. As in Flink, loss is no error."""
         return self._send("event", encode(event_to_json(self._serializer, event))) is not None
 
     def take_events(self) -> list[SourceEvent]:
-        """Events from the enumerator that this reader was not given yet; a lost answer is lost."""
+        """Return new events from the enumerator for this reader; the events of a lost answer are lost."""
         events, written = [], []
-        with suppress(RefusedError):  # who answers need not be a gateway
+        with suppress(RefusedError):  # the answer may come from another server than a gateway
             written = decode(self._send("take_events", b"", tries=1) or b"[]", list)
         for event in written:
             try:

@@ -1,4 +1,4 @@
-"""What goes over a gateway: JSON, of which nothing is used before all of it was checked."""
+"""The messages of a gateway: JSON, of which no part is used before the whole is checked."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = [
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
-"""Characters: a path of 4,096, and what a connector adds to it."""
+"""Most characters of a split id: a path of 4,096, and a connector's suffix."""
 _KINDS: Final = get_type_hints(RangeReport)
 _PATH: Final = re.compile(r"/(\w+)/(\d{1,18})/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
 _T = TypeVar("_T")
 
 
 class Refusal(Enum):
-    """Why a message is refused: the status of the answer in HTTP, and its text."""
+    """Why a message is refused: status and text of the HTTP answer."""
 
     MALFORMED = (400, "malformed")
     NO_TOKEN = (401, "no token")
@@ -60,7 +60,7 @@ class Refusal(Enum):
 
 
 class RefusedError(Exception):
-    """A message is refused, by a reason that quotes nothing of it."""
+    """A message is refused; the reason quotes no part of the message."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -71,8 +71,8 @@ class RefusedError(Exception):
 class GatewayAddress:
     """What a task needs to reach the gateway of its query. Picklable; its text does not show the token.
 
-    `query_id` is that of one run: a planner that starts again has another one. Every message has to carry it and the
-    token. `certificate` is PEM of the gateway's own; None without TLS.
+    `query_id` identifies one run: a restarted planner has another one. Every message must carry it and the token.
+    `certificate` is the gateway's own certificate in PEM; None without TLS.
     """
 
     host: str
@@ -83,7 +83,7 @@ class GatewayAddress:
 
 
 class MessageId(NamedTuple):
-    """Which message this is: of a micro-batch, a reader, an attempt at its task, numbered upwards within that."""
+    """Identifies a message: by micro-batch, reader, task attempt, and an increasing number within the attempt."""
 
     batch: int
     subtask_id: int
@@ -91,7 +91,7 @@ class MessageId(NamedTuple):
     number: int = 0
 
     def path(self, action: str) -> str:
-        """Where the message is posted: `/reports/7/0/12/3`."""
+        """Return the path to which the message is posted: `/reports/7/0/12/3`."""
         return "/".join(["", action, *map(str, self)])
 
     @classmethod
@@ -103,12 +103,12 @@ class MessageId(NamedTuple):
 
 
 def encode_reports(reports: Sequence[RangeReport]) -> bytes:
-    """Reports as a JSON object of their fields, each a list. O(n)."""
+    """Return reports as a JSON object that has a list for each field. O(n)."""
     return encode({name: list(map(attrgetter(name), reports)) for name in _KINDS})
 
 
 def decode_reports(body: bytes) -> list[RangeReport]:
-    """The reports that `encode_reports` wrote; anything else, and a report of what cannot be, is refused. O(n)."""
+    """Return the reports that `encode_reports` wrote; refuse other bytes, and reports with impossible values. O(n)."""
     columns = decode(body, dict)
     try:
         if columns.keys() != _KINDS.keys() or not all(isinstance(column, list) for column in columns.values()):
@@ -138,26 +138,26 @@ def _is_possible(report: RangeReport) -> bool:
 
 
 def event_to_json(serializer: SimpleVersionedSerializer[SourceEvent], event: SourceEvent) -> list[Any]:
-    """An event for JSON: the version of the serializer, and what it wrote as base64."""
+    """Return an event for JSON: the serializer's version, and its bytes as base64."""
     return [serializer.version, base64.b64encode(serializer.serialize(event)).decode()]
 
 
 def event_from_json(serializer: SimpleVersionedSerializer[SourceEvent], value: Any) -> SourceEvent:
-    """The event that `event_to_json` wrote; what the serializer does not take is refused."""
+    """Return the event that `event_to_json` wrote; refuse bytes that the serializer rejects."""
     try:
         version, data = value
         return serializer.deserialize(version, base64.b64decode(data, validate=True))
-    except Exception:  # a connector's own code, on bytes from anybody: its text may quote them
+    except Exception:  # a connector's code, on untrusted bytes: the error's text may quote them
         raise RefusedError(Refusal.MALFORMED) from None
 
 
 def encode(value: Any) -> bytes:
-    """A value of JSON as bytes."""
+    """Return a JSON value as bytes."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
 def decode(body: bytes, kind: type[_T]) -> _T:
-    """The value of a JSON text, of a kind; anything else is refused."""
+    """Return the value of a JSON text, which must be of type `kind`; refuse any other."""
     with suppress(ValueError, RecursionError):
         if isinstance(value := json.loads(body), kind):
             return value

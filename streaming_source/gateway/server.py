@@ -1,4 +1,4 @@
-"""The planner's end of a gateway: takes what readers send, each message once, and counts what it refuses."""
+"""The planner's end of a gateway: it accepts each message of readers once, and counts refused ones."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _MAX_BODIES: Final = 32
 """Bodies in memory at once; further connections wait."""
 _BODY_WAIT_S: Final = 1.0
 _REQUEST_S: Final = 10.0
-"""From a connection's first moment, then from a message's first byte, to the last one of its answer."""
+"""Time limit from the opening of a connection, or a message's first byte, to the last byte of the answer."""
 _SILENT_S: Final = 10.0
-"""From when on a connection may be cut off to make room for another one."""
+"""Age after which a connection may be closed to make room for another one."""
 _NO_FILE_S: Final = 0.1
 _CLOSE_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
@@ -57,26 +57,26 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTI
 
 
 class GatewayListener(Protocol):
-    """Takes what readers send. Called on threads of the gateway's, several at once: it is quick, and does not raise."""
+    """Receives readers' messages, on several threads of the gateway at once. Methods must be quick and not raise."""
 
     def on_reports(self, reports: Sequence[RangeReport]) -> None:
-        """A reader has read ranges. The same ones may be reported again, by another attempt at the same task."""
+        """Receive reports of ranges that a reader has read; another attempt at the task may report them again."""
 
     def on_event(self, subtask_id: int, event: SourceEvent) -> None:
-        """A reader sends an event to the enumerator."""
+        """Receive an event of a reader for the enumerator."""
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        """Hand out the events for a reader that were not handed out yet."""
+        """Return the enumerator's events for a reader that were not returned before."""
 
 
 class GatewayServer:
-    """Listens for the tasks of one run of a query, on a thread of its own; the listener is called on others.
+    """Serves the tasks of one run of a query, on a thread of its own; the listener is called on other threads.
 
     Every message carries a token that only the tasks of this run have. Token and length are checked before the body is
-    read, each message is taken once, and what does not fit is refused and counted; the query goes on whatever comes.
+    read, each message is accepted once, and invalid messages are refused and counted; no message stops the query.
 
-    Without a serializer of events these are unknown actions. It listens on this host and port alone; port 0 is any that
-    is free. Certificate, with its chain, and key are PEM files for TLS; both or neither.
+    Without a serializer of events, requests with events are refused as unknown. It listens on this host and port alone;
+    port 0 takes any free port. Certificate, with its chain, and key are PEM files for TLS; give both or neither.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class GatewayServer:
         self._logs_at = 0.0
         self._taken = TakenMessages()
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
-        # When the last message of each began; before there is one, when it was let in.
+        # For each connection, when its last message began; before the first message, when it was accepted.
         self._connections: dict[asyncio.Task[None], float] = {}
         self._lock = threading.Lock()
         self._address: GatewayAddress | None = None
@@ -109,11 +109,11 @@ class GatewayServer:
 
     @property
     def refused(self) -> Mapping[Refusal, int]:
-        """How many messages were refused, by reason; at any time, from any thread."""
+        """Return how many messages were refused, by reason; may be called at any time, from any thread."""
         return dict(self._refused)
 
     def start(self) -> GatewayAddress:
-        """Listen, if it does not yet. From any thread; an `OptionError` if it cannot, or the certificate is none."""
+        """Start listening, unless it listens already; raises an `OptionError` if host, port or certificate fail."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("this gateway was closed: make another one")
@@ -129,7 +129,7 @@ class GatewayServer:
             return self._address
 
     def close(self) -> None:
-        """Cut all connections off, and let no other in; again and again, and without effect in a forked process."""
+        """Close all connections and accept no other; may be repeated, and has no effect in a forked process."""
         if self._pid != os.getpid():
             return
         with self._lock:
@@ -147,13 +147,13 @@ class GatewayServer:
 
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
-        # The listener may wait for the planner: no connection waits for another one's.
+        # A thread for each connection: the listener may wait for the planner, and must not delay other connections.
         loop.set_default_executor(ThreadPoolExecutor(_MAX_CONNECTIONS, "gateway-listener"))
         with listening:
             while True:
                 try:
                     connected, _ = await loop.sock_accept(listening)
-                except OSError:  # it has gone already; or no file is left for another one, for the moment
+                except OSError:  # the peer has closed it already, or the process has no free file descriptor
                     await asyncio.sleep(_NO_FILE_S)
                     continue
                 if len(self._connections) >= _MAX_CONNECTIONS:
@@ -169,7 +169,7 @@ class GatewayServer:
                 connection.add_done_callback(lambda ended: self._connections.pop(ended, None))
 
     async def _serve(self, connected: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Answer the messages of a connection until one is refused, or the other end has gone."""
+        """Answer the messages of a connection until one is refused, or the peer closes it."""
         loop, this = asyncio.get_running_loop(), cast("asyncio.Task[None]", asyncio.current_task())
         reader = asyncio.StreamReader(_MAX_HEAD_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -192,22 +192,22 @@ class GatewayServer:
                     fields = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: {kept}\r\n\r\n"
                     writer.write(fields.encode() + body)
                     await writer.drain()
-                    if refusal is None:  # who has shown the token may be silent
+                    if refusal is None:  # a peer that has sent the token may stay silent
                         deadline.reschedule(None)
-                # What still comes is let by unseen: if it were not, it would take the answer with it.
+                # Further bytes are read and dropped: closing with unread bytes could discard the answer.
                 left = MAX_MESSAGE_BYTES
                 while left > 0 and (passed := await reader.read(1 << 16)):
                     left -= len(passed)
-        except RefusedError as error:  # not a message: not to be answered
+        except RefusedError as error:  # no message, so it gets no answer
             self._refuse(error.refusal)
         except asyncio.LimitOverrunError:
             self._refuse(Refusal.OVERSIZED)
         except asyncio.IncompleteReadError:
             self._refuse(Refusal.MALFORMED)
         except TimeoutError:
-            if refusal is None:  # what follows from the first reason is no further one
+            if refusal is None:  # a timeout after a refusal is not counted again
                 self._refuse(Refusal.SLOW)
-        except OSError:  # the other end has gone
+        except OSError:  # the peer has closed the connection
             pass
         finally:
             if transport is not None:
@@ -266,19 +266,19 @@ class GatewayServer:
         for event in events:
             try:
                 written.append(event_to_json(self._serializer, event))
-            except Exception as error:  # the others are not to be lost with it
+            except Exception as error:  # one event that fails must not lose the others
                 _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
         return encode(written)
 
 
 def _run(accepting: asyncio.Task[None]) -> None:
-    # What is left of connections is cancelled as the runner ends.
+    # The runner cancels the remaining connections as it ends.
     with asyncio.Runner(loop_factory=accepting.get_loop) as runner, suppress(asyncio.CancelledError):
         runner.get_loop().run_until_complete(accepting)
 
 
 def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
-    """Method, path, and headers by name in lower case; those of one name are one, as HTTP has it."""
+    """Return method, path, and headers by lower-case name; headers of equal names are joined, as in HTTP."""
     if not (match := _HEAD.fullmatch(head.decode("latin-1"))):
         raise RefusedError(Refusal.MALFORMED)
     headers: dict[str, str] = {}
@@ -304,9 +304,9 @@ def _read_certificate(certificate: Path | None, key: Path | None) -> tuple[ssl.S
         if certificate is None or key is None:
             raise FileNotFoundError("one of them is missing")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A key behind a passphrase is an error: there is no one to type it.
+        # A key with a passphrase is an error: no user could type it.
         context.load_cert_chain(certificate, key, password="")
-        # The key may stand in the same file, and must not travel to the tasks.
+        # The file may also contain the key, which must not be sent to the tasks.
         return context, b"".join(_CERTIFICATE.findall(certificate.read_bytes()))
     except OSError as error:
         raise OptionError(
@@ -331,11 +331,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class TakenMessages:
-    """Takes every message once. From any thread; O(1) a message.
+    """Accepts every message once. From any thread; O(1) a message.
 
-    A task sends one message after the other and numbers them upwards, so of each task the last number is enough. Only
-    the tasks of the newest few micro-batches are remembered, and of them only so many: older ones make room, and their
-    messages are refused as stale.
+    A task sends messages one after the other with increasing numbers, so the last number of each task is enough. Only
+    the tasks of the newest `kept_batches` micro-batches are kept, and at most `max_tasks`: the oldest are dropped, and
+    their messages are refused as stale.
     """
 
     def __init__(self, kept_batches: int = 4, max_tasks: int = 65_536) -> None:
@@ -350,7 +350,7 @@ class TakenMessages:
         return len(self._last)
 
     def take(self, message: MessageId) -> None:
-        """Take a message; refuse it if it, or a later one of its task attempt, was taken, or cannot be remembered."""
+        """Accept a message; refuse it if stale, without room, or not newer than the last one of its task attempt."""
         *key, number = message
         batch, task = message.batch, tuple(key)
         with self._lock:

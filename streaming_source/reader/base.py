@@ -42,8 +42,8 @@ __all__ = ["SourceReaderBase", "SplitOutput", "create_base_reader", "create_fetc
 class SplitOutput(SourceOutput, Generic[SplitT]):
     """A split while it is read: its state, and its output, which is cut off where the split ends.
 
-    That is at its stop, or at the record that `end_of_stream` finds. `target` takes what comes before; it is set before
-    the first record. Once it was cut off it has `ended`, and nothing is emitted any more.
+    A split ends at its stop, or at the record that `end_of_stream` finds. `target` takes the records before; it is set
+    before the first record. After the output was cut off the split has `ended`, and nothing more is emitted.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
 
     @property
     def has_reached_end(self) -> bool:
-        """Whether it was cut off, or is at its stop."""
+        """Whether the output was cut off, or the split is at its stop."""
         stop = self.state.split.stop
         return self.ended or (stop is not None and self.state.position >= stop)
 
@@ -83,7 +83,7 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
             self._metrics.records += batch.num_rows
 
     def emit_watermark(self, watermark: int) -> None:
-        """See `SourceOutput`. Behind what was cut off it is of records that were not emitted."""
+        """See `SourceOutput`. After the cut a watermark is dropped: it is of records that were not emitted."""
         if not self.ended:
             self.target.emit_watermark(watermark)
 
@@ -113,8 +113,8 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     """Fetches on the threads of a fetcher manager, and emits one element a poll into its split's output.
 
     - A split that has a `stop` ends there, whatever is fetched of it.
-    - All state is that of the splits, as of what was emitted. A split is open from its addition until the last record
-      of the fetch that finished it is out; so is its output.
+    - The only state is that of the splits, as of the records emitted. A split and its output are open from the split's
+      addition until the last record of the fetch that finished it is emitted.
     - The end of input is reached when no split will be added, no fetcher is left, and nothing is queued.
 
     The manager is closed with the reader, which waits up to `close_timeout_s` for threads that are inside a fetch.
@@ -137,7 +137,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         self._close_timeout_s = close_timeout_s
         self._output: ReaderOutput | None = None
         self._open: dict[str, SplitOutput[SplitT]] = {}
-        # Ended by a record of theirs, and not yet let go of by their fetcher.
+        # Splits that `end_of_stream` ended, and that their fetcher has not removed yet.
         self._dropped: set[str] = set()
         self._handover: Handover[ElementT] | None = None
         self._split_id: str | None = None
@@ -152,7 +152,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return SplitState(split)
 
     def on_split_finished(self, finished: Mapping[str, SplitState[SplitT]]) -> None:
-        """Called when splits were read to their end, or removed, and all that was fetched of them is out."""
+        """Called when splits were read to their end, or removed, and all records fetched of them are emitted."""
 
     # ---- the life of a reader ------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
         return self._fetchers.queue.available
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """See `SourceReader`. Raises what a `SplitReader` raised; notes name it, and what failed after it."""
+        """See `SourceReader`. Raises the error of a `SplitReader`; its notes name the fetcher and later errors."""
         if self._output is None:
             self._output = output
             for split_id, opened in self._open.items():
@@ -238,7 +238,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
     # ---- the end of a split --------------------------------------------------------------------------------------
 
     def _end_splits(self, handover: Handover[ElementT]) -> None:
-        """End the splits that a hand-over finishes or removes, once all of its elements are out."""
+        """End the splits that a hand-over finishes or removes, after all of its elements are emitted."""
         ended: dict[str, SplitState[SplitT]] = {}
         for split_id in (*sorted(handover.finished), *sorted(handover.removed)):
             self._fetchers.forget_split(split_id)
@@ -250,7 +250,7 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
             self.on_split_finished(ended)
 
     def _drop(self, split_id: str) -> None:
-        """End a split at the record that ends it: what else was fetched of the split is not emitted."""
+        """End a split at its end-of-stream record: further records fetched of the split are not emitted."""
         self._dropped.add(split_id)
         self._fetchers.remove_splits([split_id])
         self.on_split_finished({split_id: self._release(split_id)})
@@ -262,16 +262,16 @@ class SourceReaderBase(SourceReader[SplitT], Generic[SplitT, ElementT]):
 
 
 def create_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReader[SplitT]:
-    """The reader of one micro-batch: the source's own where it overrides `Source.create_reader`, else the base one."""
+    """Return the reader of one micro-batch: the source's own if it overrides `Source.create_reader`, else the base."""
     if type(source).create_reader is Source.create_reader:
         return create_base_reader(source, context)
     return source.create_reader(context)
 
 
 def create_base_reader(source: Source[SplitT, Any], context: SourceReaderContext) -> SourceReaderBase[SplitT, Any]:
-    """The base reader over a source's `create_split_reader`, `create_record_emitter`, `fetching` and `end_of_stream`.
+    """Return the base reader over `create_split_reader`, `create_record_emitter`, `fetching` and `end_of_stream`.
 
-    An override of `Source.create_reader` may begin with it.
+    An override of `Source.create_reader` may begin with this call.
     """
     manager = create_fetcher_manager(source.fetching, lambda: source.create_split_reader(context))
     emitter = source.create_record_emitter(context)
@@ -281,7 +281,7 @@ def create_base_reader(source: Source[SplitT, Any], context: SourceReaderContext
 def create_fetcher_manager(
     fetching: Fetching, split_reader_supplier: SplitReaderSupplier[SplitT]
 ) -> SplitFetcherManager[SplitT, Any]:
-    """The manager of a choice; no thread is started before there are splits."""
+    """Return the chosen fetcher manager; it starts no thread before splits are added."""
     if fetching.kind == "per_split":
         return PerSplitFetcherManager(split_reader_supplier)
     if fetching.kind == "fixed_size":

@@ -1,4 +1,4 @@
-"""From a `SplitReader` to the reader: a thread that fetches step by step, and the queue that it hands over to."""
+"""From a `SplitReader` to the reader: a thread that fetches in steps, and the queue that it puts records into."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ ElementT = TypeVar("ElementT")
 _log = logging.getLogger(__name__)
 
 DEFAULT_CAPACITY: Final = 2
-"""Batches that wait for the reader before fetchers wait for it."""
+"""Fetched batches that the queue holds before fetchers wait for room."""
 
 
 class ElementQueue(Generic[T]):
     """A bounded queue of many producers and one consumer, which never polls in vain.
 
-    A *producer* is known by its number, so that it can be woken while it waits for room. The consumer never waits in
-    here: it takes what there is, and has a future for when there is more.
+    A *producer* is identified by its number, so that it can be woken while it waits for room. The consumer never
+    blocks: it polls the elements that are there, and has a future that completes when there are more.
 
     Every waiting producer has a condition of its own, all over one lock. A producer waits only if there is no room, and
-    each poll signals the one that has waited longest: so no room stays free while a producer waits. One that is
-    woken for another reason checks for room first, and never lets a signal that reached it go to waste (FLINK-37663).
+    each poll signals the one that has waited longest: so no room stays free while a producer waits. A producer that
+    is woken for another reason checks for room first, so that a signal it received is never lost (FLINK-37663).
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -87,7 +87,7 @@ class ElementQueue(Generic[T]):
     # ---- the consumer --------------------------------------------------------------------------------------------
 
     def poll(self) -> T | None:
-        """The first element, None if there is none. O(1)."""
+        """Remove and return the first element; None if there is none. O(1)."""
         with self._lock:
             element = self._elements.popleft() if self._elements else None
             if not self._elements and self._is_available:
@@ -99,7 +99,7 @@ class ElementQueue(Generic[T]):
 
     @property
     def available(self) -> Future[None]:
-        """Completes when there is an element, or after `notify_available`; so do all that were returned before."""
+        """Return a future that completes, as all earlier ones do, with an element or after `notify_available`."""
         with self._lock:
             return self._available
 
@@ -120,11 +120,11 @@ class ElementQueue(Generic[T]):
     def _signal_longest_waiting(self) -> None:
         producer = next(iter(self._waiting), None)
         if producer is not None:
-            # Out of the line at once: the next room is for the next one.
+            # Removed at once, so that the next free room goes to the next producer.
             self._waiting.pop(producer).notify()
 
     def _take_future(self) -> Future[None] | None:
-        """The future to complete, outside of the lock: what is called back may use the queue."""
+        """Return the future, to be completed outside of the lock: its callbacks may use the queue."""
         if self._is_available:
             return None
         self._is_available = True
@@ -145,7 +145,7 @@ def _complete(future: Future[None] | None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Handover(Generic[ElementT]):
-    """The records of one fetch, and its fetcher.
+    """The records of one fetch, and the fetcher that fetched them.
 
     With these records some of the fetcher's splits are `finished`, read to their end; others are `removed`, and no
     records of them follow.
@@ -157,7 +157,7 @@ class Handover(Generic[ElementT]):
     removed: frozenset[str] = frozenset()
 
     def recycle(self) -> None:
-        """Every element is out: give back the buffers, and let the fetcher count it."""
+        """Return the buffers, and count the hand-over as processed, after every element is emitted."""
         try:
             self.records.recycle()
         finally:
@@ -170,11 +170,11 @@ class SplitFetcher(Generic[SplitT, ElementT]):
     The thread takes steps: first the changes of splits that others enqueued, in their order; else, while a split is
     assigned, a fetch; else it waits. It is *idle* when nothing is assigned, enqueued, under way or yet to be put.
 
-    A wake-up can come at any moment. What was fetched and could not be put into the queue is kept for the next step, so
-    that nothing is lost and nothing fetched twice.
+    A wake-up can come at any moment. Records that were fetched and not put into the queue are kept for the next
+    step, so that none is lost or fetched twice.
 
-    `fetcher_id` is its number as a producer of the queue, too. `on_error` is called on the thread with its first error,
-    and with one in closing the reader.
+    `fetcher_id` is also its number as a producer of the queue. `on_error` is called on the thread with the thread's
+    first error, and with an error in closing the `SplitReader`.
     """
 
     def __init__(
@@ -190,10 +190,10 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._queue = queue
         self._on_error = on_error
         self._thread = threading.Thread(target=self._run, name=f"split-fetcher-{fetcher_id}", daemon=True)
-        # Fetched, and not in the queue yet; whether the fetch under way, or the next one, is to return soon.
+        # Fetched and not in the queue yet; then, whether the current or next fetch is to return soon.
         self._fetched: Handover[ElementT] | None = None
         self._woken = False
-        # All below is guarded by the lock, which is held for moments only and under which nothing else is called.
+        # The lock guards all fields below. It is held briefly, and no other code is called under it.
         self._changed = threading.Condition()
         self._changes: deque[Callable[[], None]] = deque()
         self._step: Callable[[], None] | None = None
@@ -213,15 +213,15 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         self._thread.start()
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Take over splits, before the next fetch."""
+        """Enqueue splits, to be assigned before the next fetch."""
         self._enqueue(lambda: self._add(splits))
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits, before the next fetch; a hand-over then names them."""
+        """Enqueue the removal of splits before the next fetch; a hand-over then has their ids."""
         self._enqueue(lambda: self._remove(split_ids))
 
     def wake_up(self) -> None:
-        """Make a fetch that is under way return soon; what it has fetched is kept."""
+        """Make the current fetch return soon; the records that it has fetched are kept."""
         with self._changed:
             is_fetching = self._step == self._fetch
             self._changed.notify_all()
@@ -234,7 +234,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, nor anything under way."""
+        """Whether no split is assigned, no change is enqueued and no step is under way."""
         with self._changed:
             return self._is_idle()
 
@@ -245,9 +245,9 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             return list(self._assigned)
 
     def shutdown(self, *, after_records_processed: bool = False) -> None:
-        """End the thread and close the reader, now or when all that was handed over is recycled.
+        """End the thread and close the reader, now or after all hand-overs are recycled.
 
-        The first way may follow the second.
+        A shutdown `after_records_processed` may be followed by an immediate one.
         """
         with self._changed:
             self._waits_for_reader = after_records_processed and (not self._shut_down or self._waits_for_reader)
@@ -260,7 +260,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         return not self._thread.is_alive()
 
     def count_handed_over(self, change: int) -> None:
-        """Keep count of what is handed over and not yet recycled."""
+        """Change the number of hand-overs that are not yet recycled."""
         with self._changed:
             self._handed_over += change
             if not self._handed_over:
@@ -269,7 +269,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
     # ---- the thread ----------------------------------------------------------------------------------------------
 
     def run_once(self, *, wait: bool = True) -> bool:
-        """Wait for a step and take it; False once the fetcher was shut down, or where there is none to wait for."""
+        """Wait for a step and run it; False after the shutdown, or if `wait` is False and there is no step."""
         step = self._next_step(wait)
         if step is None:
             return False
@@ -278,7 +278,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             self._step = None
             idle = self._is_idle()
         if idle:
-            # The reader may be waiting for records that will not come.
+            # Wakes the reader, which may wait for records of a fetcher that is now idle.
             self._queue.notify_available()
         return True
 
@@ -301,10 +301,10 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         try:
             while self.run_once():
                 pass
-        except BaseException as error:  # whatever it is, the reader must raise it
+        except BaseException as error:  # the reader must raise any error
             self._on_error(self, error)
-        # After an error it goes on existing until it is shut down: a reader that sees no fetcher left would take
-        # that for the end of input.
+        # After an error the fetcher stays until it is shut down: a reader without fetchers would assume the end of
+        # input.
         with self._changed:
             self._changed.wait_for(lambda: self._shut_down and not (self._waits_for_reader and self._handed_over))
         try:
@@ -315,7 +315,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             self.closed.set()
             _log.debug("%r has ended", self)
 
-    # ---- steps of the thread: splits that have finished meanwhile are left out -----------------------------------
+    # ---- steps of the thread: splits that finished meanwhile are left out ---------------------------------------
 
     def _add(self, splits: Sequence[SplitT]) -> None:
         with self._changed:
@@ -331,13 +331,13 @@ class SplitFetcher(Generic[SplitT, ElementT]):
                 self._left |= self._unassign([split.split_id for split in splits])
 
     def _fetch(self) -> None:
-        """Fetch once, and put what it brought into the queue."""
+        """Fetch once, and put the records into the queue."""
         try:
             if self._fetched is None and not self._woken:
                 self._fetched = self._next_handover()
-            # Read again, after `_fetched` was set: from here on `wake_up` wakes the put.
+            # `_woken` is read again after `_fetched` was set: from here on `wake_up` wakes the put.
             if self._fetched is not None and not self._woken:
-                # Counted before the reader can see it: it may be recycled before put returns.
+                # Counted before the reader can poll it: the reader may recycle it before `put` returns.
                 self.count_handed_over(1)
                 if self._queue.put(self.fetcher_id, self._fetched):
                     self._fetched = None

@@ -31,9 +31,9 @@ _log = logging.getLogger(__name__)
 class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     """Starts fetchers, gives them splits, and ends them; a subclass decides which fetcher reads a split.
 
-    All calls come from the reader's thread. Each fetcher has a new `SplitReader` of the supplier's: an old one may
-    still be about to close when the next one is made, so they share nothing. `queue` leads from the fetchers to the
-    reader, and holds `queue_capacity` fetches.
+    All calls come from the reader's thread. The supplier makes a new `SplitReader` for each fetcher: an old one may not
+    be closed yet when the next is made, so they share nothing. `queue` leads from the fetchers to the reader, and holds
+    `queue_capacity` fetches.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self._next_id = 0
         self._fetcher_of: dict[str, SplitFetcher[SplitT, ElementT]] = {}
         self._is_closed = False
-        # For writing the one thing that fetchers' threads write.
+        # Guards `_error`, the only field that fetchers' threads write.
         self._errors_lock = threading.Lock()
         self._error: BaseException | None = None
 
@@ -57,7 +57,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
-        """Give splits to fetchers, new ones where none of their key lives; an error if one of them is still read."""
+        """Assign splits to fetchers, starting one for each new key; raises an error if a split is still read."""
         if self._is_closed:
             raise SourceError("splits were added to a reader that is closed")
         by_key: dict[Hashable, list[SplitT]] = {}
@@ -75,7 +75,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
                 self._started.append(fetcher)
 
     def remove_splits(self, split_ids: Sequence[str]) -> None:
-        """Stop reading splits; unknown ones are left out. A hand-over names them when nothing more of them comes."""
+        """Stop reading splits; unknown ones are ignored. A hand-over has their ids after their last records."""
         own: dict[SplitFetcher[SplitT, ElementT], list[str]] = {}
         for split_id in split_ids:
             if split_id in self._fetcher_of:
@@ -84,22 +84,22 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
             fetcher.remove_splits(ids)
 
     def forget_split(self, split_id: str) -> None:
-        """Forget a split that was read to its end or removed, once the reader is done with it."""
+        """Forget a split that was read to its end or removed, after the reader has released it."""
         self._fetcher_of.pop(split_id, None)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
-        """Whether a split is this fetcher's."""
+        """Whether this fetcher reads the split."""
         return self._fetcher_of.get(split_id) is fetcher
 
     # ---- what was fetched ----------------------------------------------------------------------------------------
 
     def poll(self) -> Handover[ElementT] | None:
-        """The next hand-over, None if there is none yet. Raises what `check_errors` raises."""
+        """Return the next hand-over, None if there is none yet. Raises as `check_errors` does."""
         self.check_errors()
         return self.queue.poll()
 
     def maybe_shutdown_finished_fetchers(self) -> bool:
-        """End fetchers that are idle, once what they fetched is processed; whether none is left."""
+        """End idle fetchers after their records are processed; return whether no fetcher is left."""
         for key, fetcher in list(self._live.items()):
             if fetcher.is_idle:
                 fetcher.shutdown(after_records_processed=True)
@@ -107,16 +107,16 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         return not self._live
 
     def check_errors(self) -> None:
-        """Raise the first error of any fetcher; what failed after it is in its notes."""
+        """Raise the first error of any fetcher; its notes have later errors."""
         if self._error is not None:
             raise self._error
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float) -> None:
-        """End all fetchers, and wait for their threads. One that does not end in time is named in a warning.
+        """End all fetchers, and wait for their threads. A warning names each thread that does not end in time.
 
-        Errors in closing a `SplitReader` are for `check_errors` to raise.
+        `check_errors` raises errors in closing a `SplitReader`.
         """
         self._is_closed = True
         for fetcher in self._started:
@@ -138,9 +138,9 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         return SplitFetcher(fetcher_id, split_reader, self.queue, self._note_error)
 
     def _note_error(self, fetcher: SplitFetcher[SplitT, ElementT], error: BaseException) -> None:
-        """Called on a fetcher's thread."""
+        """Keep an error; called on a fetcher's thread."""
         if not isinstance(error, Exception):
-            # SystemExit and the like would end more than this read.
+            # SystemExit and similar errors would end the process.
             wrapped = SourceError(f"{fetcher!r} was ended by {error!r}")
             wrapped.__cause__ = error
             error = wrapped
@@ -166,7 +166,7 @@ class SingleThreadFetcherManager(SplitFetcherManager[SplitT, ElementT]):
 
 
 class FixedSizeSplitFetcherManager(SplitFetcherManager[SplitT, ElementT]):
-    """At most so many fetchers; the CRC-32 of its id decides which one reads a split, the same in every process."""
+    """A fixed maximum of fetchers; the CRC-32 of a split's id selects its fetcher, the same in every process."""
 
     def __init__(
         self,
