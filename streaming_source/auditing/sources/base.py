@@ -1,4 +1,4 @@
-"""What a source of an audited query offers: which event times each micro-batch read of each split."""
+"""The interface of an audited source: the event times that each micro-batch read of each split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimeBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitRead:
-    """What one micro-batch read of one split; `batch` is None of one that Spark has removed from its logs.
+    """What one micro-batch read of one split; `batch` is None for micro-batches that Spark has removed from its logs.
 
     `blocks` yields the rows, and raises a `DataLossError` if they cannot be read any more. `lost` rows, of which
     `blocks` yields none, were read and are known to be gone.
@@ -48,39 +48,39 @@ class SplitRead:
 
 
 def loaded(times: Int64Array) -> TimeBlock:
-    """Rows whose event times have been read."""
+    """Return a block of rows whose event times have been read."""
     if not len(times):
         return TimeBlock(0, MAX_WATERMARK, MAX_WATERMARK, lambda: times)
     return TimeBlock(len(times), int(times.min()), int(times.max()), lambda: times)
 
 
 class AuditedSource(ABC):
-    """One source of an audited query, at its place among them."""
+    """One source of an audited query."""
 
     kind: str
     """`files`, `delta` or `kafka`."""
 
     name: str
-    """A path or topics, as the report has it."""
+    """A path, or topics, as the report shows them."""
 
     workers: int = 4
-    """How many splits are read at once."""
+    """How many splits are read concurrently."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the reader must know to trust the counts, once they are there."""
+        """Remarks that a reader of the report needs to judge the counts; complete after `reads`."""
         return ()
 
     @property
     def format_name(self) -> str | None:
-        """The format of its files or values; None where there is nothing to name."""
+        """The format of its files or values; None if they have none."""
         return None
 
     @property
     @abstractmethod
     def time(self) -> str:
-        """What the event times are made of."""
+        """The column or field from which event times come."""
 
     @abstractmethod
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
-        """What each micro-batch read, and what those before `batches` read, which ended at offset `purged_until`."""
+        """Yield the reads of each micro-batch, and of those before `batches`, which ended at offset `purged_until`."""

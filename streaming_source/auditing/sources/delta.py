@@ -1,4 +1,4 @@
-"""Delta's source in Spark: the files of each micro-batch by the table's log, their event times by its statistics."""
+"""Delta's source in Spark: each micro-batch's files from the table's log, their event times from its statistics."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from streaming_source.exceptions import CheckpointError, DataLossError, OptionEr
 __all__ = ["DeltaTableSource"]
 
 _TRUNCATED_US: Final = 999
-"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
+"""Largest error of a maximum in the log: Delta truncates times to milliseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 
 class _At(NamedTuple):
-    """Where a stream stands: behind the file of that number in a version; -1 before the first."""
+    """The position of a stream: after the file of that `number` in a version; -1 before the first."""
 
     version: int
     number: int
@@ -46,9 +46,9 @@ class _At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """A file that a version added, or that a snapshot has; what is known of it, and why it cannot be read.
+    """A file that a version added or a snapshot has, its known bounds, and why it cannot be read.
 
-    The query saw none of its `deleted` rows, which its statistics have.
+    The query read none of its `deleted` rows, but its statistics include them.
     """
 
     at: _At
@@ -63,17 +63,17 @@ class _Added:
 class DeltaTableSource(AuditedSource):
     """A Delta table. A split is a data file.
 
-    First comes the snapshot of the version at which the query began, its files in order of their modification times and
-    paths; then what each later version added. Compaction is no data.
+    The query read first the snapshot of the version at which it began, files ordered by modification time and path;
+    then the files that each later version added as data. Files of a compaction are not data.
 
     Parameters
     ----------
     checkpoint, place
         The query, and which of its sources this is.
     path
-        Of the table: the checkpoint has its id.
+        Path of the table: the checkpoint has only its id.
     starting_version
-        As option `startingVersion` of the query, if it had that.
+        Option `startingVersion` of the query, if it was set.
 
     Raises
     ------
@@ -130,21 +130,21 @@ class DeltaTableSource(AuditedSource):
 
     @property
     def time(self) -> str:
-        """The column, as the query names it."""
+        """The event-time column, by its name in the query."""
         return self._shown
 
     @property
     def format_name(self) -> str:
-        """Of its files."""
+        """The format of the table's files."""
         return self._format.name
 
     @property
     def notes(self) -> Sequence[str]:
-        """Whether it is clear where the query began."""
+        """A remark if the version at which the query began is assumed."""
         return self._notes
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
-        """Each file once."""
+        """Yield each file once."""
         for batch in batches:
             begin, end = (_at(offset[self._place]) for offset in (batch.starts, batch.ends))
             for added in self._between(begin, end):
@@ -158,7 +158,7 @@ class DeltaTableSource(AuditedSource):
     _notes: tuple[str, ...] = ()
 
     def _set_time(self, schema: pa.Schema, time: EventTime) -> None:
-        """Read this column, by its name in the files."""
+        """Set the event-time column, by its name in the files."""
         logical, _, inner = str(time.column).partition(".")
         if logical not in self._physical:
             names = ", ".join(schema.names)
@@ -195,7 +195,7 @@ class DeltaTableSource(AuditedSource):
         )
 
     def _between(self, begin: _At | None, end: _At | None) -> Iterator[_Added]:
-        """The files that a stream read from one place to another; from where it began if `begin` is None."""
+        """Yield the files that a stream read between two positions; from its beginning if `begin` is None."""
         if end is None:
             return
         if begin is None:
@@ -261,7 +261,7 @@ class DeltaTableSource(AuditedSource):
         return self._added[-1 - version]
 
     def _version(self, version: int) -> list[_Added]:
-        """The files that a version added as data, in its order."""
+        """Return the files that a version added as data, in the order of its commit."""
         if version not in self._added:
             name = f"_delta_log/{version:020d}.json"
             try:
@@ -292,7 +292,7 @@ class DeltaTableSource(AuditedSource):
         nulls, low, high = bounds[0], _micros(bounds[1]), _micros(bounds[2])
         if deleted is not None or rows is None or nulls != 0 or low is None or high is None:
             return _Added(at, path, deleted=deleted)
-        # One that has microseconds was not cut.
+        # A maximum with microseconds was not truncated.
         return _Added(at, path, rows, low, high if high % 1_000 else high + _TRUNCATED_US)
 
     def _latest_of(self, schema: pa.Schema, column: str, batch: CommittedBatch) -> int:
@@ -324,7 +324,7 @@ def _inside(values: Any, dotted: str) -> Any:
 
 
 def _micros(value: Any) -> int | None:
-    """A bound of statistics, as the log or `deltalake` has it; None if it is no moment."""
+    """Return a bound of statistics, from the log or `deltalake`, in microseconds; None if it is no timestamp."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)

@@ -1,4 +1,4 @@
-"""Which column the event times of a query are made of: as the user says, or as the recorded watermarks show."""
+"""The event-time column of a query: given by the user, or found by the recorded watermarks."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _TRIED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where event times are in a record.
+    """The place of event times in a record.
 
     Parameters
     ----------
     column
-        Name, or dotted path into structs; None where it is yet to be found.
+        Name, or dotted path into structs; None if it is still to be found.
     unit
-        Of a column of numbers: `s`, `ms`, `us` or `ns`.
+        Unit of a column of numbers: `s`, `ms`, `us` or `ns`.
     zone
-        Of times that say none.
+        Zone of times without one.
     pattern
         A regular expression with one group: the part of a column of text that is the time.
     delay_us
-        That of `withWatermark`, where the checkpoint has it.
+        Delay of `withWatermark`, if the checkpoint has it.
     """
 
     column: str | None = None
@@ -58,7 +58,7 @@ class EventTime:
             raise OptionError(f"timePattern = {self.pattern!r} has {groups} groups: put the time into one, as (...)")
 
     def assigner(self) -> TimestampAssigner:
-        """What gives the event times of records."""
+        """Return the assigner that extracts the event times of records."""
         plain = FieldTimestampAssigner(self.column or "", self.unit, self.zone)
         if self.pattern is None:
             return plain
@@ -75,7 +75,7 @@ class EventTime:
 
     @property
     def zone_name(self) -> str:
-        """The zone of times that say none."""
+        """The zone of times without one."""
         return self.zone or UTC
 
 
@@ -85,14 +85,14 @@ def time_column(
     time: EventTime,
     latest_of: Callable[[str, CommittedBatch], int],
 ) -> str:
-    """The one column of timestamps; of several, the one whose latest times led to the watermarks of the checkpoint.
+    """Return the only timestamp column; of several, the one whose latest times explain the checkpoint's watermarks.
 
-    `latest_of` gives the latest time of a column in a micro-batch, in microseconds.
+    `latest_of` returns the latest time of a column in a micro-batch, in microseconds.
 
     Raises
     ------
     OptionError
-        If there is none, or more than one would do.
+        If there is no such column, or more than one explains the watermarks.
     """
     names: list[str] = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     if len(names) == 1:
@@ -116,5 +116,5 @@ def time_column(
 
 
 def _named(pattern: str) -> str:
-    """The pattern with a name for its group, which Arrow needs."""
+    """Return the pattern with its group named, as Arrow requires."""
     return re.sub(r"(?<!\\)\((?!\?)", "(?P<time>", pattern, count=1)

@@ -1,4 +1,4 @@
-"""Spark's file sources: the files of each micro-batch by the source's log, and their event times by statistics."""
+"""Spark's file sources: each micro-batch's files from the source's log, their event times from statistics."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class FilesSource(AuditedSource):
     checkpoint, place
         The query, and which of its sources this is.
     moved_to
-        The directory in which the files are now; None for where they were.
+        The directory in which the files are now; None if they were not moved.
     options
-        Of `aligned_files`, for formats that need them; `sourceArchiveDir` of Spark, where it moves what was read.
+        Options of `aligned_files`, for formats that need them; Spark's `sourceArchiveDir`, if it archives read files.
     """
 
     kind = "files"
@@ -84,16 +84,16 @@ class FilesSource(AuditedSource):
 
     @property
     def time(self) -> str:
-        """The column."""
+        """The event-time column."""
         return str(self._time.column)
 
     @property
     def format_name(self) -> str:
-        """As option `fileFormat` has it."""
+        """The name of the format, as in option `fileFormat`."""
         return self._format.name
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
-        """Each file once."""
+        """Yield each file once."""
         ends = [_log_offset(batch.ends[self._place]) for batch in batches]
         purged = _log_offset(purged_until)
         for logged, uri in self._entries:
@@ -107,7 +107,7 @@ class FilesSource(AuditedSource):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _readable(self, uris: Sequence[str], options: Mapping[str, str]) -> tuple[FileFormat, pa.Schema]:
-        """The format, and all columns, by the first file that is still there."""
+        """Return the format and all columns, from the first file that still exists."""
         fmt = _format_of(uris[0], options)
         fields = FORMAT_OPTIONS.parse(options)["dataSchema"]
         if fields is not None:
@@ -127,7 +127,7 @@ class FilesSource(AuditedSource):
         return file_blocks(self._format, self._files.at(uri), self._schema, self._assigner)
 
     def _latest_of(self, column: str, batch: CommittedBatch) -> int:
-        """The latest time that a column has in a micro-batch."""
+        """Return the latest time of a column in a micro-batch."""
         latest = NO_TIMESTAMP
         time = EventTime(column)
         for number, uri in self._entries:
@@ -142,14 +142,14 @@ class FilesSource(AuditedSource):
 class StoredFiles:
     """Files by the URIs that a log has, below the directory `root` of all of them.
 
-    They are looked for below `moved_to` if that is given; those that are gone, under their paths in `archive`.
+    Files are looked up below `moved_to` if that is given, and missing files under their paths in `archive`.
     """
 
     def __init__(
         self, root: str, moved_to: str | None, archive: str | None, storage: StorageOptions = NO_STORAGE_OPTIONS
     ) -> None:
         self._prefix = len(root)
-        # Paths in a log are quoted, as those of a URI; a local path that a user gives is not.
+        # Paths in a log are percent-encoded, as in a URI; a local path from a user is not.
         place = unquote(root.removeprefix("file://")) if root.startswith("file:/") else root
         self._filesystem, self._root = Root(moved_to or place, _of(moved_to or place, storage)).open()
         self._archive = None if archive is None else Root(archive, _of(archive, storage)).open()
@@ -157,11 +157,11 @@ class StoredFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a file is a request to a store."""
+        """Whether reading a file takes requests to a store."""
         return bool(self._filesystem.type_name != "local")
 
     def at(self, uri: str) -> StoredFile:
-        """One file, whether it is there or not."""
+        """Return a file, which need not exist."""
         below = unquote(uri[self._prefix :].strip("/"))
         path = posixpath.join(self._root, below)
         if self._archive is not None and not self._filesystem.get_file_info(path).is_file:
@@ -173,7 +173,7 @@ class StoredFiles:
 def file_blocks(
     fmt: FileFormat, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner
 ) -> Iterator[TimeBlock]:
-    """The rows of a file: of Parquet by row groups and their statistics, of all others as they are read."""
+    """Yield the rows of a file: of Parquet by row groups with statistics, of other formats as they are read."""
     if not fmt.has_statistics:
         yield loaded(fmt.event_times(FileRows(file, 0, _ALL), schema, assigner))
         return
@@ -200,7 +200,7 @@ def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:
 
 
 def _file_log(checkpoint: Checkpoint, name: str) -> list[tuple[int, str]]:
-    """All files that the source listed: the number of its log entry, and the URI. In order of their numbers."""
+    """Return all files that the source listed, as log entry number and URI, in order of their numbers."""
     folder = f"sources/{name}"
     found = checkpoint.names_in(folder)
     compact = max((int(n.removesuffix(".compact")) for n in found if n.endswith(".compact")), default=-1)
@@ -226,7 +226,7 @@ def _file_log(checkpoint: Checkpoint, name: str) -> list[tuple[int, str]]:
 
 
 def _log_offset(offset: str | None) -> int:
-    """The last entry of its log that a source has read."""
+    """Return the number of the last entry of its log that a source has read."""
     return -1 if offset is None else int(json.loads(offset)["logOffset"])
 
 

@@ -33,7 +33,7 @@ __all__ = ["KafkaTopics"]
 _SERVERS: Final = "kafka.bootstrap.servers"
 _TIMESTAMP: Final = "timestamp"
 _AT_ONCE: Final = 1 << 20
-"""Offsets of a partition that are read together, of as many micro-batches as that are."""
+"""Offsets of a partition that are read together, across micro-batches."""
 
 Offsets = Mapping[Partition, int]
 
@@ -41,15 +41,15 @@ Offsets = Mapping[Partition, int]
 class KafkaTopics(AuditedSource):
     """Topics that Spark read with its own source. A split is a partition.
 
-    The event time is the record's timestamp, or a field of its value: with `valueFormat` and `valueSchema` as of
-    `aligned_kafka`, as in `value.ts`. Records that the brokers do not keep any more are lost, counted by offsets.
+    The event time is the record's timestamp, or a field of its value, such as `value.ts`, with options `valueFormat`
+    and `valueSchema` of `aligned_kafka`. Records that the brokers no longer keep count as lost, by their offsets.
 
     Parameters
     ----------
     checkpoint, place
         The query, and which of its sources this is.
     options
-        Those of `aligned_kafka`: `kafka.bootstrap.servers` and what else clients need, which no checkpoint has.
+        Options of `aligned_kafka`: `kafka.bootstrap.servers` and other client settings, which no checkpoint has.
     """
 
     kind = "kafka"
@@ -66,7 +66,7 @@ class KafkaTopics(AuditedSource):
                 f"with -o {_SERVERS}=HOST:PORT"
             )
         given = {"brokerTimeout": "30 seconds", **options, "subscribe": ",".join(topics)}
-        # As Spark's source reads: with what was aborted, unless the user says otherwise.
+        # Spark's source reads aborted transactions too, unless the user sets the isolation level.
         given.setdefault("kafka.isolation.level", "read_uncommitted")
         self._source = KafkaSource.from_options(KAFKA_OPTIONS.parse(given))
         self._clients = KeptClients()
@@ -83,14 +83,14 @@ class KafkaTopics(AuditedSource):
 
     @property
     def time(self) -> str:
-        """The column, as `aligned_kafka` names it."""
+        """The event-time column, by its name in `aligned_kafka`."""
         return str(self._time.column)
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
-        """Each range of offsets that has some, partition by partition."""
+        """Yield each range of offsets that is not empty, partition by partition."""
         first = _offsets(purged_until) if purged_until is not None else self._initial()
         last = _offsets(batches[-1].ends[self._place]) if batches else first
-        # What a partition begins with that was found later: Spark reads it from its first record on.
+        # A partition that was found later begins at 0: Spark reads it from its first record on.
         begins = {part: first.get(part, 0) for part in last}
         kept = self._kept(sorted(last))
         for part in sorted(last):
@@ -101,13 +101,13 @@ class KafkaTopics(AuditedSource):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _initial(self) -> Offsets:
-        """Where the query began, by what the source wrote down before its first micro-batch."""
+        """Return the offsets at which the query began, which the source logs before its first micro-batch."""
         name = f"sources/{self._checkpoint.source_names[self._place]}/0"
         data = self._checkpoint.bytes_of(name)
         try:
             if data is None:
                 raise ValueError("it is missing")
-            # The version, behind a byte that old releases of Spark need; and JSON.
+            # A byte that old releases of Spark need, the version, and JSON.
             return _offsets(data[data.index(b"{") :].decode())
         except ValueError as error:
             raise CheckpointError(
@@ -116,7 +116,7 @@ class KafkaTopics(AuditedSource):
             ) from None
 
     def _kept(self, parts: Sequence[Partition]) -> Mapping[Partition, int]:
-        """The first offset of each partition that the brokers still have; none of a partition that is gone."""
+        """Return the first offset that the brokers still have, by partition; without partitions that are gone."""
         admin = KafkaAdmin(self._source.client, self._source.retry_policy())
         found = admin.offsets(dict.fromkeys(parts, EARLIEST))
         return {part: offset for part, offset in found.items() if offset is not None}
@@ -135,13 +135,13 @@ class KafkaTopics(AuditedSource):
             first = end if kept is None else min(max(start, kept), end)
             if portion is None or first >= portion.stop:
                 stop = next((e for _, _, e in ranges[number:] if e - first >= _AT_ONCE), ranges[-1][2])
-                # Not from records on that are gone: of those there is only their number.
+                # Lost records are not read, only counted.
                 portion = _Portion(partial(self._read, part, max(first, stop if kept is None else kept), stop), stop)
             blocks = partial(portion.block, first, end)
             yield SplitRead(batch, str(part), part.topic, blocks, lost=first - start)
 
     def _read(self, part: Partition, start: int, stop: int) -> tuple[Int64Array, Int64Array]:
-        """Offsets and event times of the records of a range."""
+        """Return offsets and event times of the records of a range."""
         reader = KafkaSplitReader(
             self._source.client,
             self._clients,
@@ -171,7 +171,7 @@ class KafkaTopics(AuditedSource):
 
 @dataclass(slots=True)
 class _Portion:
-    """Consecutive records of a partition, read once, for the micro-batches that they are of."""
+    """Consecutive records of a partition, read once for all micro-batches that contain them."""
 
     read: partial[tuple[Int64Array, Int64Array]]
     stop: int
@@ -179,13 +179,13 @@ class _Portion:
     records: tuple[Int64Array, Int64Array] | None = None
 
     def block(self, start: int, end: int) -> Iterator[TimeBlock]:
-        """Those of a range."""
+        """Yield the event times of a range of offsets."""
         with self.lock:
             if self.records is None:
                 self.records = self.read()
             offsets, times = self.records
             if end >= self.stop:
-                # The last that needs them.
+                # No later range needs these records.
                 self.records = None
         first, last = np.searchsorted(offsets, [start, end])
         yield loaded(times[first:last])
@@ -196,7 +196,7 @@ def _times(assigner: TimestampAssigner, batch: pa.RecordBatch, source_timestamps
 
 
 def _offsets(text: str | None) -> Offsets:
-    """By partition, of an offset as Spark writes it."""
+    """Parse an offset of Spark's source into offsets by partition."""
     if text is None:
         return {}
     return {

@@ -27,7 +27,7 @@ def source_of(
     options: Mapping[str, str],
     storage: StorageOptions,
 ) -> AuditedSource:
-    """The source at a place of the query; a `CheckpointError` if it is of no kind that can be audited."""
+    """Return the query's source at a place; raises a `CheckpointError` if it is of no kind that can be audited."""
     offset = _last_offset(checkpoint, place)
     if isinstance(offset, Mapping):
         if "logOffset" in offset:
@@ -56,7 +56,7 @@ def _delta(
     storage: StorageOptions,
 ) -> AuditedSource:
     try:
-        # Here and not above: it needs an extra.
+        # Imported here: it needs an extra.
         from streaming_source.auditing.sources.delta import DeltaTableSource
     except ModuleNotFoundError as error:
         raise _not_installed(place, "a Delta table", error.name, "delta") from None
@@ -72,7 +72,7 @@ def _not_installed(place: int, what: str, name: str | None, extra: str) -> Optio
 
 def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: Mapping[str, str]) -> AuditedSource:
     try:
-        # Here and not above: a query over files needs no client of Kafka.
+        # Imported here: a query over files needs no client of Kafka.
         from streaming_source.auditing.sources.kafka import KafkaTopics
     except ModuleNotFoundError as error:
         raise _not_installed(place, "Kafka", error.name, "kafka") from None

@@ -1,4 +1,4 @@
-"""Formats of files: what each knows ahead of reading, and how its rows are decoded."""
+"""Formats of files: how each describes event times ahead of reading, and how it decodes rows."""
 
 from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat

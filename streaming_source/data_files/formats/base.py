@@ -1,4 +1,4 @@
-"""What a format implements: blocks of event times ahead of reading, and rows."""
+"""The interface of a format: it describes blocks of event times ahead of reading, and reads rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_
 _log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 65_536
-"""Rows of a batch that is read, at most."""
+"""Most rows of a batch that is read."""
 
 _ALL: Final = sys.maxsize
 
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
 
 
 class OpenFile(ABC):
-    """An open file. If it `seeks`, a chunk can be read without those before it; for `columns` see `FileBlocks`."""
+    """An open file. If it `seeks`, a chunk can be read without earlier chunks; for `columns` see `FileBlocks`."""
 
     seeks: bool = True
     columns: tuple[str, ...] = ()
@@ -50,17 +50,17 @@ class OpenFile(ABC):
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
         """Yield the chunks from the place of the rows on; from the beginning if the file does not seek.
 
-        They have at least the columns of `schema`. Chunks after the rows may be left out.
+        Each chunk has at least the columns of `schema`. Chunks after the rows may be left out.
         """
 
     def stored_place(self, place: Place) -> Place:
-        """Return a place with the number that its row has in the file, where deleted rows are numbered too."""
+        """Return a place with its row's number in the file, which counts deleted rows too."""
         raise NotImplementedError(f"{type(self).__name__} has no files of which rows are deleted")
 
     def cut(self, chunk: Chunk, begin: int, stop: int) -> Chunk:
         """Return a chunk with at least the rows `[begin, stop)` of this one, counted from its first.
 
-        With fewer of the others where leaving them out costs less than decoding them; no row is read as another one.
+        Other rows are left out if that costs less than decoding them; rows keep their numbers.
         """
         return chunk
 
@@ -77,17 +77,17 @@ class FileFormat(ABC):
     """
 
     name: ClassVar[str]
-    """As option `fileFormat` has it."""
+    """The name of the format, as in option `fileFormat`."""
 
     has_statistics: ClassVar[bool] = False
-    """Whether bounds of event times can be had without reading the time column."""
+    """Whether a file has bounds of event times that can be read without the time column."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
-    """The columns, if all files of the format have the same ones."""
+    """The columns, if all files of the format have the same columns."""
 
     @property
     def identity(self) -> str:
-        """What decides which rows a file has: an offset of one identity cannot be read with another."""
+        """Return the options that decide which rows a file has: offsets are valid for one identity alone."""
         return self.name
 
     @property
@@ -121,7 +121,7 @@ class FileFormat(ABC):
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         """Return the blocks of a file that is read with `schema`: from statistics, or by reading its time column.
 
-        Called on the planner's worker threads. Holds no more of the file than a block at a time. `indexing` is `auto`,
+        Called on the planner's worker threads. Holds at most one block of the file at a time. `indexing` is `auto`,
         `statistics` (raises a `MalformedDataError` if there are none), or `scan` (statistics are not used).
         """
         with self._opened(file, file.own(schema)) as source:
@@ -152,7 +152,7 @@ class FileFormat(ABC):
 
 
 def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
-    """Return what `FileFormat.event_times` returns, of an open file."""
+    """Return the event times of rows of an open file; see `FileFormat.event_times`."""
     return np.concatenate([np.empty(0, np.int64), *(times for times, _ in _times(source, rows, schema, assigner))])
 
 
@@ -181,7 +181,7 @@ def _decoded(
         return
     if rows.start >= rows.stop:
         return
-    # The same rows by their numbers in the file, with the deleted ones between them.
+    # The range of these rows by their numbers in the file, which counts deleted rows too.
     last = _ALL if rows.stop == _ALL else deleted.row_of(rows.stop - 1) + 1
     place = None if rows.place is None else source.stored_place(rows.place)
     stored = FileRows(rows.file, deleted.row_of(rows.start), last, place)
@@ -198,7 +198,7 @@ def _decoded(
 def _stored(
     source: OpenFile, rows: FileRows, schema: pa.Schema
 ) -> Iterator[tuple[Chunk, pa.RecordBatch, BoolArray | None]]:
-    """Yield the same, where the rows are given by their numbers in the file."""
+    """Yield as `_decoded` does, for rows given by their numbers in the file."""
     if rows.start >= rows.stop:
         return
     file, end = rows.file, 0

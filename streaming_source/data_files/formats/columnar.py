@@ -34,7 +34,7 @@ class _ColumnarFile(OpenFile):
     def __init__(self, path: str, name_of_format: str, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
-        # Names in no UTF-8 raise a `UnicodeDecodeError` here.
+        # Names that are not UTF-8 raise a `UnicodeDecodeError` here.
         self.columns = tuple(schema.names)
         self._name_of_format = name_of_format
 
@@ -50,7 +50,7 @@ class _ColumnarFile(OpenFile):
         return self.schema
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
-        # At least one column, to count the rows.
+        # At least one column is read, to count the rows.
         columns = own_columns(self.columns, schema.names) or self.columns[:1]
         row, number = (rows.place if self.seeks else None) or Place(0, 0)
         batches = self.batches(columns, number, rows.stop)
@@ -110,7 +110,7 @@ class OrcFormat(_ColumnarFormat):
 
 class _OrcFile(_ColumnarFile):
     def __init__(self, path: str, stream: pa.NativeFile) -> None:
-        # Only here: loading it takes longer than a query of other formats takes for all of pyarrow's.
+        # Imported here: it takes longer than all pyarrow imports of a query over another format.
         from pyarrow import orc
 
         self._file = orc.ORCFile(stream)
@@ -118,7 +118,7 @@ class _OrcFile(_ColumnarFile):
         super().__init__(path, "orc", schema)
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        # Spark stores a timestamp without a zone as it stores an instant, in UTC.
+        # Spark stores a timestamp without a zone in UTC, just as an instant.
         local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
         names = {field.name for field in wanted if field.type == local}
         return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
@@ -131,9 +131,9 @@ class _OrcFile(_ColumnarFile):
 
 
 def _in_micros(data_type: pa.DataType) -> pa.DataType:
-    """ORC's times are in nanoseconds, whatever was written; Spark's, and most that were written, in microseconds.
+    """Return the type in microseconds: ORC has nanoseconds alone; Spark, and most writers, have microseconds.
 
-    They are moments: ORC keeps the zone of its writer, and the reader is in UTC.
+    Timestamps are instants: ORC keeps the zone of its writer, and the reader is in UTC.
     """
     if pa.types.is_struct(data_type):
         return pa.struct([field.with_type(_in_micros(field.type)) for field in data_type])
@@ -181,7 +181,7 @@ class _ArrowFile(_ColumnarFile):
             self._stream.seek(0)
             batches = iter(ipc.open_stream(self._stream, options=options))
         for batch in batches:
-            # The bytes of the file are used as they are: in a damaged file an offset may point outside of it.
+            # Arrow uses the file's bytes without a check: in a damaged file an offset may point outside of it.
             batch.validate(full=True)
             yield batch
 
@@ -189,7 +189,7 @@ class _ArrowFile(_ColumnarFile):
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
 
 _BUFFER_BYTES: Final = 1 << 16
-"""Bytes that are read at once of a column that is not read whole."""
+"""Bytes per read of a column that is read in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class ParquetFormat(_ColumnarFormat):
                 count = stored if deleted is None else stored - int(deleted.among(first, stored).sum())
                 if not count:
                     continue
-                # The latest row may be a deleted one, and a watermark must not be made of that.
+                # The latest row may be deleted, and must then not determine a watermark.
                 bounds = constant or (parquet.bounds(group, column, assigner) if count == stored else None)
                 if bounds is not None:
                     blocks.append(Block(count, *bounds, group))
@@ -232,7 +232,7 @@ class ParquetFormat(_ColumnarFormat):
 
 
 def _bounds_of_given(file: StoredFile, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
-    """Return what `_ParquetFile.bounds` returns, if the event time is a given column; None if it is not."""
+    """Return bounds as `_ParquetFile.bounds` does, if the event time is a given column; else None."""
     value = file.file.given.get(assigner.statistics_column or "")
     if value is None:
         return None
@@ -289,7 +289,7 @@ class _ParquetFile(_ColumnarFile):
     def statistics_column(self, assigner: TimestampAssigner, given: Collection[str]) -> int | None:
         """Return the number of the column whose statistics bound event times.
 
-        None if the assigner has no such column, or its values are given.
+        None if the assigner has no such column, or the column is a given one.
         """
         name = assigner.statistics_column
         if name is None or top_level_column(name, given) in given:
@@ -311,7 +311,7 @@ class _ParquetFile(_ColumnarFile):
         if not statistics.has_min_max:
             return None
         data_type = _leaf_type(self.schema, assigner.statistics_column or "")
-        # A stored number that is the time is used as it is: the first datetime of a process would load pandas.
+        # A stored number of microseconds is used directly: the first datetime of a process would load pandas.
         is_micros = self._footer.schema.column(column).converted_type == "TIMESTAMP_MICROS"
         try:
             low = assigner.from_statistics(data_type, statistics.min_raw if is_micros else statistics.min)

@@ -57,7 +57,7 @@ class CsvFormat(RecordFormat):
     name: ClassVar[str] = "csv"
 
     def __post_init__(self) -> None:
-        RecordFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
+        RecordFormat.__post_init__(self)  # slots make a new class: `super()` would refer to the old one
         for option, may_be_empty in (("sep", False), ("quote", True), ("escape", True), ("comment", True)):
             value = getattr(self, option)
             fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
@@ -69,7 +69,7 @@ class CsvFormat(RecordFormat):
 
     @property
     def identity(self) -> str:
-        # Only where a record may span lines do quotes and escapes decide where it ends.
+        # Quotes and escapes decide where a record ends only if it may span lines.
         whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
         comment = f":comment {self.comment}" if self.comment else ""
         return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
@@ -145,7 +145,7 @@ class CsvFormat(RecordFormat):
             return len(self._split(data))
         characters = np.frombuffer(data, np.uint8)
         ends = characters == ord("\n")
-        # A line that is empty begins with its end.
+        # The first character of an empty line is its line end.
         begins = ends | (characters == ord("\r")) if b"\r" in data else ends
         if begins[0] or (begins[1:] & ends[:-1]).any():
             return len(self._split(data))
@@ -181,7 +181,7 @@ class CsvFormat(RecordFormat):
         if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             raise ValueError("a carriage return without a line feed")
         types = {field.name: field.type for field in fields}
-        # Without fields one column is parsed, to see that the records can be: as bytes, which any field can be.
+        # Without fields one column is parsed to check the records: as bytes, which accept any field.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
         convert.include_missing_columns = True
@@ -253,7 +253,7 @@ class CsvFormat(RecordFormat):
         return {"null_values": nulls, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
 
     def _ends(self, data: bytes) -> list[int]:
-        """Return 0, and where each whole record ends."""
+        """Return 0, followed by the end of each whole record."""
         match = _record_pattern(self.sep, self.quote, self.escape, self.comment).match
         ends = [0]
         while record := match(data, ends[-1]):

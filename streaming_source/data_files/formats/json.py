@@ -21,7 +21,7 @@ __all__ = ["JsonFormat"]
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
-# Read in place of no column at all: without a column pyarrow reads no rows.
+# Read if no column is wanted: without a column pyarrow reads no rows.
 _NOTHING: Final = pa.field("\0", pa.null())
 
 
@@ -76,7 +76,7 @@ class JsonFormat(RecordFormat):
     def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
         if not data.isascii():
             data.decode("utf-8")
-        # pyarrow reads one object after another, without regard to lines. If each line begins and ends as an object,
+        # pyarrow reads one object after another and ignores lines. If each line begins and ends as an object,
         # and there are as many objects as lines, then each line is one object. The check also keeps a null from the
         # beginning, where it would crash pyarrow.
         if _objects(data) is None and not all(_is_like_an_object(line) for line in self._split(data)):

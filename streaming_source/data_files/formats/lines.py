@@ -1,6 +1,6 @@
-"""Files of lines: they are cut into runs of whole records, and a reader can seek to the first byte of each.
+"""Formats of lines, and text: files are cut into runs of whole records, and a reader can seek to each run.
 
-And text.
+`TextFormat` is the format of plain text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LineFile(OpenFile):
         self._format = file_format
         self._stream = stream
         self._offset = 0
-        # Read from the stream, but not returned.
+        # Bytes that were read from the stream and not returned yet.
         self._ahead = b""
         self._fill(len(_BYTE_ORDER_MARK))
         if self._ahead == _BYTE_ORDER_MARK:
@@ -75,7 +75,7 @@ class LineFile(OpenFile):
         if (begin, stop) == (0, chunk.rows):
             return chunk
         ends = line_ends(chunk.content)
-        # A record has a line at least. With more lines, which of them a record is takes as long as reading it.
+        # With more lines than records, locating a record in the lines takes as long as reading all of them.
         if len(ends) != chunk.rows:
             return chunk
         first = int(ends[begin - 1]) + 1 if begin else 0
@@ -93,7 +93,7 @@ class LineFile(OpenFile):
 
     def take_record(self) -> bytes | None:
         """Read and return one record, such as a header; None at the end."""
-        # A small piece is enough: a reader that seeks afterwards needs no more of the beginning.
+        # A small piece suffices: a reader that seeks afterwards needs only this much of the beginning.
         taken = self._whole_records(_PEEK_BYTES)
         if taken:
             end = self._first_end(taken)
@@ -103,7 +103,7 @@ class LineFile(OpenFile):
         return taken or None
 
     def put_back(self, data: bytes) -> None:
-        """Put back what was read last, so that it is read again."""
+        """Put back the bytes that were read last, so that they are read again."""
         self._ahead = data + self._ahead
         self._offset -= len(data)
 
@@ -178,7 +178,7 @@ class LineFormat(FileFormat):
 
     @abstractmethod
     def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        """Read what comes before the records, and return the names of all columns of the file.
+        """Read the header, if there is one, and return the names of all columns of the file.
 
         Raises
         ------

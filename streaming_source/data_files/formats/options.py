@@ -23,7 +23,7 @@ _KINDS: Final[Mapping[str, type[FileFormat]]] = {
     kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat, CsvFormat, JsonFormat, TextFormat)
 }
 
-# Their default is None, which means not given: a format that does not have an option refuses any value of it.
+# The default None means not given: a format without the option refuses any other value.
 _OF_SOME: Final = {
     option.name: replace(option, default=None) for kind in _KINDS.values() for option in OptionSet.of(kind)
 }

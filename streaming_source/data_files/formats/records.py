@@ -1,4 +1,4 @@
-"""Formats whose records may be malformed: how those are found, and what happens to them."""
+"""Formats whose records may be malformed: how malformed records are found and handled."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class RecordFormat(LineFormat):
     time_zone: str | None = None
 
     def __post_init__(self) -> None:
-        LineFormat.__post_init__(self)  # a class with slots is made anew: `super()` would mean the old one
+        LineFormat.__post_init__(self)  # slots make a new class: `super()` would refer to the old one
         if self.mode not in _MODES:
             raise OptionError(f"mode = {self.mode!r}: must be one of {', '.join(_MODES)}")
-        _ = self._patterns  # refused now, and not at the first record
+        _ = self._patterns  # parsed now, so that a wrong pattern is refused before the first record
 
     @property
     def identity(self) -> str:
@@ -191,7 +191,7 @@ class RecordFormat(LineFormat):
 
     @property
     def _zone_in_identity(self) -> str:
-        """The zone, as a part of `identity`: in another one, times without a zone are other event times."""
+        """Return the zone as a part of `identity`: it decides the event times of zoneless times."""
         return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
 
     def _read(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
@@ -277,7 +277,7 @@ class RecordFormat(LineFormat):
     def _refuses(self, run: Chunk, malformed: BoolArray, names: tuple[str, ...]) -> bool:
         """Return whether these malformed records fail the query.
 
-        A line of names always does: it is no record of nulls.
+        A header that no option declares always fails it: it must not become a record of nulls.
         """
         if self.mode == "PERMISSIVE" and run.first == 0 and malformed[0]:
             return self._is_of_names(_text(self._split(run.content)[0]), names)

@@ -43,7 +43,7 @@ _FIELDS: Final = {
     "x": {1: rf"[+-]{_HOURS}(?:\d{{2}})?", 2: rf"[+-]{_HOURS}\d{{2}}", 3: rf"[+-]{_HOURS}:\d{{2}}"},
     "Z": dict.fromkeys((1, 2, 3), rf"[+-]{_HOURS}\d{{2}}") | {5: rf"Z|[+-]{_HOURS}:\d{{2}}"},
 }
-"""Letters, with the regular expression of each by how often it is repeated."""
+"""Letter -> number of repetitions -> regular expression."""
 
 _US_PER_DAY: Final = 86_400_000_000
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -60,7 +60,7 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """How times are written.
+    """A pattern of times.
 
     `text` has Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`. Text in `'...'` is literal, and `[...]` is optional. `grammar`
     is the same as a regular expression with a group for each field. Years of two digits are 2000 to 2099.
@@ -73,7 +73,7 @@ class TimePattern:
     two_digit_year: bool
 
     def parse(self, texts: pa.Array, local: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Parse texts as `alignment.arrow_times.parse_iso8601` does, 1.5 us each; `local` is the zone of those without.
+        """Parse texts as `alignment.arrow_times.parse_iso8601` does, 1.5 us each; `local` is the zone of zoneless ones.
 
         Returns
         -------
@@ -116,7 +116,7 @@ def time_pattern(pattern: str, option: str = "timestampFormat") -> TimePattern:
     Raises
     ------
     OptionError
-        If a letter is unknown, is repeated too often, or its field is there twice.
+        If a letter is unknown or repeated too often, or a field occurs twice.
     """
     years = {len(run) for run in re.findall(r"[yu]+", re.sub(r"'(?:[^']|'')*'", "", pattern))}
     grammar = "".join(_translated(pattern, option))
@@ -181,8 +181,8 @@ def typed(
 ) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
     """Convert a column of `raw_field` to its own type, null where a text cannot be parsed.
 
-    Returns the column, and where texts could not be parsed; None for nowhere. Times are parsed by the pattern, or as
-    ISO-8601 without one. A time without a zone is in `zone`, if the type has a zone.
+    Returns the column, and a mask of texts that could not be parsed, None for no text. Times are parsed by the
+    pattern, or as ISO-8601 without one. A time without a zone is in `zone`, if the type has a zone.
     """
     if not _is_time(data_type):
         return column, None
