@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 from pyarrow import fs
 
+from alignment.combine import SplitStatus
+from alignment.plan import WatermarkTable
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
+from streaming_source.api import SourceSplit
+from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.monitoring.offset_log import OffsetLog
 
-__all__ = ["CopiedCheckpoint"]
+__all__ = ["CopiedCheckpoint", "state_at"]
 
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
@@ -95,3 +101,17 @@ class CopiedCheckpoint:
             ours = encode(sequence, lines[self._source], watermark_ms)
             lines[self._source] = json.dumps(ours, separators=(",", ":"))
         return "\n".join([version, metadata, *lines])
+
+
+def state_at(sequence: int, splits: Iterable[SourceSplit], watermark_ms: int, checkpoint: Any) -> SourceState[Any, Any]:
+    """Return a state with these splits in work; records at or below Spark's watermark stay late."""
+    ordered = sorted(splits, key=lambda split: split.split_id)
+    n, watermark = len(ordered), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
+    table = WatermarkTable(
+        split_ids=tuple(split.split_id for split in ordered),
+        watermarks=np.full(n, watermark, np.int64),
+        statuses=np.full(n, SplitStatus.ACTIVE, np.int8),
+        combined=watermark,
+    )
+    nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
+    return SourceState(sequence, tuple(ordered), table, nothing, unknown, checkpoint)

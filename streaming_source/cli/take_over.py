@@ -6,12 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from alignment.combine import SplitStatus
-from alignment.plan import WatermarkTable
-from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
-from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, state_at
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
@@ -93,20 +88,12 @@ def _offsets(text: str, checkpoint: str) -> Offsets:
 
 
 def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int) -> SourceState[Any, Any]:
-    """Return a state of all partitions at their offsets; records at or below Spark's watermark stay late."""
+    """Return a state of all partitions at their offsets."""
     # Spark reads partitions that it found later from their first record on.
     splits = [KafkaSplit(*part, at, min(initial.get(part, 0), at)) for part, at in offsets.items()]
-    splits.sort(key=lambda split: split.split_id)
-    n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
-    statuses = np.full(n, SplitStatus.ACTIVE, np.int8)
-    ids = tuple(split.split_id for split in splits)
-    table = WatermarkTable(
-        split_ids=ids, watermarks=np.full(n, watermark, np.int64), statuses=statuses, combined=watermark
-    )
     numbers: dict[str, list[int]] = {}
     for part in sorted(offsets):
         numbers.setdefault(part.topic, []).append(part.number)
     # Without topic ids, which only brokers have: the first discovery fetches them.
     topics = tuple(KnownTopic(name, "", tuple(found)) for name, found in sorted(numbers.items()))
-    nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
-    return SourceState(sequence, tuple(splits), table, nothing, unknown, KafkaCheckpoint(topics))
+    return state_at(sequence, splits, watermark_ms, KafkaCheckpoint(topics))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from alignment.combine import SplitStatus
-from alignment.plan import WatermarkTable
 from alignment.timestamps import RecordTimestampAssigner
-from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
-from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, state_at
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
 from streaming_source.connectors.tables.lister import FILES, TableFile
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.connectors.tables.waiting import Progress
-from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError, UnsupportedOperationError
 from streaming_source.spark.offsets import OffsetCodec
 
@@ -83,7 +77,8 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
             )
         left = files.behind(place)
         taken.append((place.after, len(left)))
-        return OffsetCodec(delta).encode(_state(sequence, place, left, watermark_ms))
+        checkpoint_of_table = TableCheckpoint(place.table_id, Progress(place.after))
+        return OffsetCodec(delta).encode(state_at(sequence, map(TableSplit, left), watermark_ms, checkpoint_of_table))
 
     copied.write(encode)
     if not taken:
@@ -158,18 +153,3 @@ class _SparkFiles:
 def _files(listed: pa.Table) -> list[TableFile]:
     rows = listed.select([name for name in FILES.names if name not in ("low_us", "high_us")]).to_pylist()
     return [TableFile(**row, low_us=None, high_us=None) for row in rows]
-
-
-def _state(sequence: int, place: _Place, files: Sequence[TableFile], watermark_ms: int) -> SourceState[Any, Any]:
-    """Return a state with unread files as splits in work; records at or below Spark's watermark are late, as before."""
-    splits = sorted((TableSplit(file) for file in files), key=lambda split: split.split_id)
-    n, watermark = len(splits), watermark_ms * 1000 if watermark_ms > 0 else MIN_WATERMARK
-    table = WatermarkTable(
-        split_ids=tuple(split.split_id for split in splits),
-        watermarks=np.full(n, watermark, np.int64),
-        statuses=np.full(n, SplitStatus.ACTIVE, np.int8),
-        combined=watermark,
-    )
-    nothing, unknown = np.zeros(n, np.int64), np.full(n, LONG_AGO_US, np.int64)
-    checkpoint = TableCheckpoint(place.table_id, Progress(place.after))
-    return SourceState(sequence, tuple(splits), table, nothing, unknown, checkpoint)
