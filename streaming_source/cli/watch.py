@@ -20,18 +20,26 @@ def watch_query(
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds from one look at the checkpoint to the next.")
     ] = 1.0,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token/--no-token",
+            help="A random token in the address keeps other users of this machine out. Without it the address is the "
+            "same at each start.",
+        ),
+    ] = True,
 ) -> None:
     """Serve the page of `report`, live: it changes in the browser as the query proceeds, until Ctrl-C.
 
     The query may be running or stopped, or start later: only its checkpoint is read, and Spark is not started. Nothing
-    is written. Only this machine reaches the page, at http://127.0.0.1:8400/; from another one: ssh -L
-    8400:127.0.0.1:8400 MACHINE. The exit code is 2 if the port is taken.
+    is written. Open the address that it prints: it has a token, and only this machine reaches it. From another one: ssh
+    -L 8400:127.0.0.1:8400 MACHINE, then the same address. The exit code is 2 if the port is taken.
     """
     # Imported here: no other command serves.
     from streaming_source.monitoring.watch import CheckpointWatch
     from streaming_source.monitoring.watch_server import WatchServer
 
-    server = WatchServer(CheckpointWatch(checkpoint, interval), port)
+    server = WatchServer(CheckpointWatch(checkpoint, interval), port, has_token=token)
     try:
         server.start()
         typer.echo(f"{checkpoint} is shown at {server.url} until Ctrl-C")

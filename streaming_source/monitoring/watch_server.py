@@ -1,13 +1,15 @@
 """Serves the page of a checkpoint on loopback, and server-sent events when it changes: read-only, for a browser here.
 
-Only 127.0.0.1 is listened on. A page of another site cannot read it: a request must name this host (a name that an
-attacker lets point here is refused), and no header lets other origins read an answer. Every process on this host can.
+Only 127.0.0.1 is listened on. Other users of this host cannot read it: the path begins with a random token. A page of
+another site cannot either: a request must name this host (a name that an attacker lets point here is refused), and no
+header lets other origins read an answer.
 """
 
 from __future__ import annotations
 
 import errno
 import re
+import secrets
 import socket
 import threading
 from contextlib import suppress
@@ -28,6 +30,7 @@ _HOST: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGN
 _ALIVE_S: Final = 5.0
 _REQUEST_S: Final = 10.0
 _MAX_CONNECTIONS: Final = 64
+_TOKEN_BYTES: Final = 24
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -40,13 +43,18 @@ _HEADERS: Final = {
 class WatchServer:
     """The page of a `CheckpointWatch` at a port of this host, 0 for any, from `start` to `close`.
 
+    Who does not know the `url` gets no page: its path begins with a token, another one for each server. The token is
+    in the path and not in a cookie, because a browser sends a cookie to every port of this host. Without `has_token`
+    each user of the host can read the page.
+
     An `InvalidArgumentError` if the port is taken or not for this user.
     """
 
-    def __init__(self, watch: CheckpointWatch, port: int = 0) -> None:
+    def __init__(self, watch: CheckpointWatch, port: int = 0, *, has_token: bool = True) -> None:
         self._watch = watch
+        self._root = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/" if has_token else "/"
         try:
-            self._server = _Server((_LOOPBACK, port), watch)
+            self._server = _Server((_LOOPBACK, port), watch, self._root)
         except OSError as error:
             why = "another program listens there" if error.errno == errno.EADDRINUSE else str(error.strerror)
             raise InvalidArgumentError(f"--port {port}: {why}; give another port, or 0 for any that is free") from None
@@ -56,8 +64,8 @@ class WatchServer:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
-        return f"http://{_LOOPBACK}:{self._server.server_address[1]}/"
+        """Where the page is, with its token."""
+        return f"http://{_LOOPBACK}:{self._server.server_address[1]}{self._root}"
 
     def start(self) -> None:
         """Answer from now on, and look at the checkpoint."""
@@ -78,8 +86,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = False
     block_on_close = True
 
-    def __init__(self, where: tuple[str, int], watch: CheckpointWatch) -> None:
+    def __init__(self, where: tuple[str, int], watch: CheckpointWatch, root: str) -> None:
         self.watch = watch
+        self.root = root
         self._connections: set[socket.socket] = set()
         self._lock = threading.Lock()
         super().__init__(where, _Request)
@@ -123,14 +132,21 @@ class _Request(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this host is reached as 127.0.0.1 or localhost only")
             return
         where = urlsplit(self.path)
-        if where.path == "/":
+        root = self.server.root
+        if not secrets.compare_digest(f"{where.path}/"[: len(root)].encode(), root.encode()):
+            self._refuse(HTTPStatus.FORBIDDEN, "no token; open the address that streaming-source watch printed")
+            return
+        page = where.path[len(root) :]
+        if len(where.path) < len(root):  # copied without its last slash
+            self._answer("text/plain; charset=utf-8", "", HTTPStatus.PERMANENT_REDIRECT, {"Location": root})
+        elif not page:
             snapshot = self.server.watch.latest
             self._answer("text/html; charset=utf-8", live_page(snapshot.data, snapshot.plain, "events"))
-        elif where.path == "/events" and self.command == "GET":
+        elif page == "events" and self.command == "GET":
             seen = self.headers.get("Last-Event-ID") or next(iter(parse_qs(where.query).get("seen", [])), None)
             self._send_events(seen)
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there are / and /events")
+            self._refuse(HTTPStatus.NOT_FOUND, "there is the page, and its events")
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -1,4 +1,4 @@
-"""`streaming-source watch`: it follows a checkpoint through all that can become of it, and lets only this host read."""
+"""`streaming-source watch`: it follows all that can become of a checkpoint, and only who has the address reads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
@@ -194,10 +195,14 @@ def server(query: Situation, watch: CheckpointWatch) -> Iterator[WatchServer]:
 
 
 def port_of(server: WatchServer) -> int:
-    return int(server.url.split(":")[2].strip("/"))
+    return urlsplit(server.url).port or 0
 
 
-def answer(server: WatchServer, method: str = "GET", path: str = "/", **headers: str) -> http.client.HTTPResponse:
+def answer(server: WatchServer, method: str = "GET", page: str = "", **headers: str) -> http.client.HTTPResponse:
+    return answer_at(server, urlsplit(server.url).path + page, method, **headers)
+
+
+def answer_at(server: WatchServer, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     connection = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE_S)
     connection.putrequest(method, path, skip_host="Host" in headers)
     for name, value in headers.items():
@@ -231,7 +236,7 @@ def test_events_come_when_the_checkpoint_changes_and_bring_the_new_state(server:
 
 def test_who_comes_back_gets_only_what_is_new(server: WatchServer, watch: CheckpointWatch) -> None:
     seen = watch.latest.version
-    response = answer(server, path="/events", Last_Event_ID=seen)
+    response = answer(server, page="events", Last_Event_ID=seen)
     line = response.readline().decode()
     assert line == "event: alive\n" or seen not in line
 
@@ -254,7 +259,46 @@ def test_a_request_under_another_name_is_refused(server: WatchServer, host: str)
     response = answer(server, Host=host)
     assert response.status == 421
     assert b"splits" not in response.read()
-    assert answer(server, path="/events", Host=host).status == 421
+    assert answer(server, page="events", Host=host).status == 421
+
+
+def test_who_has_not_the_whole_token_gets_nothing(server: WatchServer) -> None:
+    token = urlsplit(server.url).path.strip("/")
+    assert len(token) == 32
+    for form in ("/", "/events", "/?token={}", "/{}", "/{}/", "/{}./", "/{}./events", "//{}/", "/x/../{}/"):
+        for method in ("GET", "HEAD"):
+            response = answer_at(server, form.format(token[:-1]), method)
+            assert response.status == 403, form
+            assert "Set-Cookie" not in response.headers
+            body = response.read()
+            assert b"open the address that streaming-source watch printed" in body or (method == "HEAD" and body == b"")
+
+
+def test_each_server_has_another_token_unless_it_has_none(server: WatchServer, watch: CheckpointWatch) -> None:
+    other, open_to_all = WatchServer(watch), WatchServer(watch, has_token=False)
+    try:
+        assert urlsplit(other.url).path != urlsplit(server.url).path
+        assert answer_at(server, urlsplit(other.url).path).status == 403
+        assert urlsplit(open_to_all.url).path == "/"
+    finally:
+        for each in (other, open_to_all):
+            each._server.server_close()
+
+
+def test_without_a_token_the_page_is_at_the_root(query: Situation, watch: CheckpointWatch) -> None:
+    query.run()
+    server = WatchServer(watch, has_token=False)
+    server.start()
+    try:
+        assert [answer_at(server, path).status for path in ("/", "/events", "/x", "*")] == [200, 200, 404, 403]
+    finally:
+        server.close()
+
+
+def test_an_address_that_was_copied_without_its_last_slash_leads_to_the_page(server: WatchServer) -> None:
+    with urllib.request.urlopen(server.url.removesuffix("/"), timeout=PATIENCE_S) as response:
+        assert response.url == server.url
+        assert data_of(response.read().decode())["sources"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "LOCALHOST:8400"])
@@ -269,8 +313,8 @@ def test_nothing_can_be_changed(server: WatchServer, method: str) -> None:
 
 
 def test_other_paths_are_not_there_and_head_has_no_body(server: WatchServer) -> None:
-    assert answer(server, path="/../../etc/passwd").status == 404
-    assert answer(server, path="/checkpoint").status == 404
+    assert answer(server, page="../../etc/passwd").status == 404
+    assert answer(server, page="checkpoint").status == 404
     head = answer(server, "HEAD")
     assert head.status == 200
     assert int(head.headers["Content-Length"]) > 10_000
@@ -349,6 +393,7 @@ def test_the_command_serves_until_ctrl_c_and_ends_without_a_word(query: Situatio
         assert running.stdout is not None
         line = running.stdout.readline()
         url = line.split(" is shown at ")[1].split()[0]
+        assert len(urlsplit(url).path) == 34
         with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
             assert data_of(response.read().decode())["sources"]
         running.send_signal(signal.SIGINT)
@@ -358,7 +403,7 @@ def test_the_command_serves_until_ctrl_c_and_ends_without_a_word(query: Situatio
 
 def test_the_help_has_the_address_and_the_way_from_another_machine() -> None:
     text = " ".join(CliRunner().invoke(app, ["watch", "--help"]).output.split())
-    for words in ("127.0.0.1:8400", "ssh -L", "until Ctrl-C", "It need not be there yet", "--port", "--interval"):
+    for words in ("127.0.0.1:8400", "ssh -L", "until Ctrl-C", "It need not be there yet", "--port", "--no-token"):
         assert words in text, words
 
 

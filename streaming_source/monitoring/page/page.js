@@ -353,7 +353,10 @@ if (document.documentElement.dataset.events) {
   const events = new EventSource(`${document.documentElement.dataset.events}?seen=${data.version}`);
   say("Live", "live");
   events.addEventListener("open", () => say("Live", "live"));
-  events.addEventListener("error", () => say("Not connected: what is shown is of then", "lost"));
+  events.addEventListener("error", () => {
+    const isRefused = events.readyState === EventSource.CLOSED; // a new start has another token
+    say(`Not connected: ${isRefused ? "open the address that watch printed last" : "what is shown is of then"}`, "lost");
+  });
   events.addEventListener("alive", (event) => asOf(+event.data));
   events.addEventListener("state", (event) => {
     data = JSON.parse(event.data);
