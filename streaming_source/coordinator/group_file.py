@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
+from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError, this_host
 
 __all__ = ["GroupFile"]
 
@@ -20,7 +20,7 @@ _CHANGES_AT: Final = 24
 
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS member (
-        alignment_group TEXT, source TEXT, report TEXT, PRIMARY KEY (alignment_group, source)
+        alignment_group TEXT, source TEXT, host TEXT, report TEXT, PRIMARY KEY (alignment_group, source)
     ) WITHOUT ROWID
 """
 
@@ -28,10 +28,14 @@ _REMOVE: Final = "DELETE FROM member WHERE alignment_group = ? AND source = ?"
 
 
 class GroupFile(GroupPlace):
-    """A SQLite file on a local disk, for members whose processes see each other and that disk."""
+    """A SQLite file on a local disk, for members on one machine, also in containers that share that disk.
 
-    def __init__(self, path: Path) -> None:
+    `host` identifies processes that can see each other; by default those of this kernel and process namespace.
+    """
+
+    def __init__(self, path: Path, host: str | None = None) -> None:
         self._path = path
+        self._host = this_host() if host is None else host
 
     def __str__(self) -> str:
         return str(self._path)
@@ -41,10 +45,10 @@ class GroupFile(GroupPlace):
             with closing(self._open()) as file, file:
                 if own is not None:
                     file.execute("BEGIN IMMEDIATE")
-                    row = (group, own.source_id, own.to_json())
-                    file.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?)", row)
-                found = file.execute("SELECT report FROM member WHERE alignment_group = ?", (group,)).fetchall()
-                members = [Member.from_json(text) for (text,) in found]
+                    row = (group, own.source_id, self._host, own.to_json())
+                    file.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?)", row)
+                found = file.execute("SELECT host, report FROM member WHERE alignment_group = ?", (group,)).fetchall()
+                members = [self._member(host, text) for host, text in found]
                 gone = [member for member in members if is_gone(member)]
                 if own is not None:
                     for member in gone:
@@ -68,6 +72,10 @@ class GroupFile(GroupPlace):
                 return file.read(4)
         except OSError:
             return None
+
+    def _member(self, host: str, text: str) -> Member:
+        member = Member.from_json(text)
+        return member if host == self._host else member.seen_from_another_host()
 
     def _open(self) -> sqlite3.Connection:
         # A connection for each exchange: one that is kept would be another process's after a fork.

@@ -6,12 +6,22 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
 
 from alignment.groups import Outlook, SourceReport, Turn
 from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupPlace", "Member", "PlaceError"]
+__all__ = ["GroupPlace", "Member", "PlaceError", "this_host"]
+
+_FOREIGN_LEASE_US: Final = 600 * 1_000_000
+"""How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
+
+_ALWAYS_THERE: Final = 0
+"""Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
 
 
 class PlaceError(SourceError):
@@ -36,6 +46,15 @@ class Member:
     def to_json(self) -> str:
         """All of it as text; see `from_json`."""
         return json.dumps(asdict(self))
+
+    def seen_from_another_host(self, shift_us: int = 0) -> Member:
+        """The member where its process cannot be seen; `shift_us` is how far the clock there is ahead of its own.
+
+        It counts until its lease ends, for ten minutes at most.
+        """
+        at_us = self.at_us + shift_us
+        lease_us = min(self.until_us - self.at_us, _FOREIGN_LEASE_US)
+        return replace(self, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
 
     @classmethod
     def from_json(cls, text: str) -> Member:
@@ -79,3 +98,14 @@ class GroupPlace(ABC):
         until = time.monotonic() + timeout_s
         while self.version() == version and (left_s := until - time.monotonic()) > 0:
             time.sleep(min(left_s, self.look_s))
+
+
+@cache
+def this_host() -> str:
+    """Identify the processes that see each other: those of this kernel and process namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        # Unknown: each process counts as a host, so that a process that cannot be seen is not taken for ended.
+        return uuid4().hex

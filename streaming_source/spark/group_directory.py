@@ -13,15 +13,11 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 from pyarrow import fs
 
-from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError
+from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError, this_host
 from streaming_source.data_files.stores import Root, without_secrets, write_whole
 from streaming_source.spark.places import PLACE_ERRORS, check_writable
 
@@ -31,12 +27,6 @@ _VERSION: Final = 1
 
 _LOOK_S: Final = {True: 0.05, False: 1.0}
 """Shortest time between two listings of the directory, by whether it is local: a remote listing takes requests."""
-
-_FOREIGN_LEASE_US: Final = 600 * 1_000_000
-"""How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
-
-_ALWAYS_THERE: Final = 0
-"""Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
 
 
 class GroupDirectory(GroupPlace):
@@ -60,7 +50,7 @@ class GroupDirectory(GroupPlace):
         self._root = root
         self._now_us = now_us
         self._wall_us = wall_us
-        self._host = _this_host() if host is None else host
+        self._host = this_host() if host is None else host
         self.look_s = _LOOK_S[root.is_local]
         self._lock = threading.Lock()
         # By group: the time of the last listing, and the members found or the error.
@@ -147,9 +137,7 @@ class GroupDirectory(GroupPlace):
             raise PlaceError(f"a report is damaged ({error!r}); remove the files of the directory") from None
         if written["host"] == self._host:
             return member
-        at_us = member.at_us + written["shift_us"] - (self._wall_us() - self._now_us())
-        lease_us = min(member.until_us - member.at_us, _FOREIGN_LEASE_US)
-        return replace(member, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
+        return member.seen_from_another_host(written["shift_us"] - (self._wall_us() - self._now_us()))
 
     def _delete(self, group: str, source_id: str) -> None:
         looked_s, found = self._found.get(group, (0.0, []))
@@ -166,13 +154,3 @@ class GroupDirectory(GroupPlace):
     def _opened(self, group: str) -> tuple[fs.FileSystem, str]:
         files, path = self._root.open()
         return files, posixpath.join(path, hashlib.sha256(group.encode()).hexdigest()[:16])
-
-
-@cache
-def _this_host() -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        # Unknown: each process counts as a host, so that a process that cannot be seen is not taken for ended.
-        return uuid4().hex

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -141,6 +142,42 @@ def test_a_process_that_is_killed_does_not_hold_the_others_back(join: Join, tmp_
         process.kill()
         process.wait()
     assert fast.renew() == MAX_WATERMARK
+
+
+_APART = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def test_a_process_in_another_container_is_not_taken_for_ended(join: Join, tmp_path: Path, clock: Clock) -> None:
+    if not shutil.which("unshare") or subprocess.run([*_APART, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("unshare may make no process namespace here")
+    here = join()
+    here.report(300, 301)
+    with subprocess.Popen(
+        [*_APART, sys.executable, "-c", _MEMBER, str(tmp_path / "group")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "in\n"
+        # Neither sees the other's process, and neither has removed the other's report.
+        with closing(sqlite3.connect(tmp_path / "group")) as file:
+            assert file.execute("SELECT count(*), count(DISTINCT host) FROM member").fetchone() == (2, 2)
+        assert here.renew() == 210
+        process.kill()
+        process.wait()
+    # It holds the others until its lease ends.
+    assert here.renew() == 210
+    clock.now_us += LEASE_US
+    assert here.renew() == MAX_WATERMARK
+
+
+def test_a_run_that_was_killed_in_another_container_holds_the_group_for_minutes_and_not_for_days(
+    tmp_path: Path, join: Join, clock: Clock
+) -> None:
+    killed = GroupExchange(GroupFile(tmp_path / "group", "another host"), "g", 10, INTERVAL_US, clock)
+    killed.drain()
+    here = join()
+    assert here.report(1_000, 1_001) < 0
+    clock.now_us += 600 * INTERVAL_US
+    assert here.renew() == MAX_WATERMARK
 
 
 def test_a_process_of_another_user_is_taken_for_alive(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
