@@ -14,7 +14,9 @@ import posixpath
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
@@ -65,7 +67,7 @@ class ReportDirectory:
         """Remove folders of earlier runs; raises an `OptionError` if this process may not write into the directory.
 
         A planner is not always closed. The folder of a run that began a day ago is removed if no task has written into
-        it for a day; if that run continues, the folder is created again.
+        it for a day; if that run continues, its next task creates the folder again.
         """
         check_writable(self._root, "reportLocation", "name a directory that the planner and all tasks may write to")
         try:
@@ -74,7 +76,9 @@ class ReportDirectory:
                 if folder.type is fs.FileType.Directory and _began_s(folder.base_name) < self._oldest_s:
                     inside = files.get_file_info(fs.FileSelector(folder.path))
                     if all((one.mtime_ns or 0) / 1e9 < self._oldest_s for one in inside):
-                        files.delete_dir(folder.path)
+                        for one in inside:
+                            files.delete_file(one.path)
+                        _remove_if_empty(files, folder.path)
         except PLACE_ERRORS as error:
             _log.warning("%s: folders of earlier runs are left behind: %s", self, without_secrets(str(error)))
 
@@ -137,9 +141,13 @@ class ReportFiles:
         if not reports:
             return True
         try:
-            files, path = self._root.open()
-            name = f"{self._task}-{next(self._numbers)}.json"
-            write_whole(files, posixpath.join(path, self._run_id, name), encode_reports(reports))
+            files, folder = self._root.open()
+            path = posixpath.join(folder, self._run_id, f"{self._task}-{next(self._numbers)}.json")
+            try:
+                write_whole(files, path, encode_reports(reports))
+            except FileNotFoundError:
+                # After an idle day another run may have removed the folder just as it was to be used again.
+                write_whole(files, path, encode_reports(reports))
         except PLACE_ERRORS as error:
             text = "could not report in %s: %s; the query goes on, its watermark may wait"
             _log.warning(text, without_secrets(self._root.uri), without_secrets(str(error)))
@@ -151,6 +159,15 @@ def _began_s(run_id: str) -> float:
     """Return when the run of a folder began; infinity for a folder that is not of a run."""
     seconds, _, rest = run_id.partition("-")
     return int(seconds) if seconds.isdigit() and rest else math.inf
+
+
+def _remove_if_empty(files: fs.FileSystem, folder: str) -> None:
+    """Remove a folder of another run; what a task writes into it meanwhile stays."""
+    if files.type_name == "local":
+        with suppress(OSError):
+            Path(folder).rmdir()
+    elif not files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+        files.delete_dir(folder)
 
 
 def _taken(files: fs.FileSystem, path: str) -> list[RangeReport] | Exception:

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,6 +142,62 @@ def test_what_runs_of_the_day_before_have_left_is_removed_and_what_others_need_i
     os.utime(left, (now_s - 90_000, now_s - 90_000))
     ReportDirectory(root, wall_s=lambda: now_s).begin()
     assert {path.name for path in tmp_path.iterdir()} == {goes_on.run_id, new.run_id, "other"}
+
+
+class Busy(Root):
+    """A place where something else happens just after the folder of a run is made, and before something in it goes."""
+
+    def open(self) -> tuple[Any, str]:
+        files, path = super().open()
+        return BusyFiles(files, self), path
+
+
+class BusyFiles:
+    def __init__(self, files: Any, place: Busy) -> None:
+        self._files = files
+        self._place = place
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def create_dir(self, path: str, **options: Any) -> None:
+        self._files.create_dir(path, **options)
+        self._interrupt(path)
+
+    def delete_file(self, path: str) -> None:
+        self._interrupt(path)
+        self._files.delete_file(path)
+
+    def delete_dir(self, path: str) -> None:
+        self._interrupt(path)
+        self._files.delete_dir(path)
+
+    def _interrupt(self, path: str) -> None:
+        run_id, happens = vars(self._place).get("once", ("", None))
+        if happens is not None and run_id in path:
+            del vars(self._place)["once"]
+            happens()
+
+
+def test_a_report_is_kept_that_a_task_writes_while_the_folder_of_its_run_is_removed(tmp_path: Path) -> None:
+    now_s, root = time.time(), Root(str(tmp_path))
+    idle = ReportDirectory(root, wall_s=lambda: now_s - 90_000)
+    task = ReportFiles(root, idle.run_id, 8, 0, 101)
+    assert ReportFiles(root, idle.run_id, 7, 0, 100).send_reports([FIRST])
+    (left,) = (tmp_path / idle.run_id).iterdir()
+    os.utime(left, (now_s - 90_000, now_s - 90_000))
+    place = Busy(str(tmp_path))
+    vars(place)["once"] = (idle.run_id, lambda: task.send_reports([SECOND]))
+    ReportDirectory(place, wall_s=lambda: now_s).begin()
+    idle.expect()
+    assert idle.take() == [SECOND]
+
+
+def test_a_report_is_written_into_a_folder_that_is_removed_under_its_task(tmp_path: Path) -> None:
+    place = Busy(str(tmp_path))
+    vars(place)["once"] = ("run", (tmp_path / "run").rmdir)
+    assert ReportFiles(place, "run", 8, 0, 100).send_reports([FIRST])
+    assert len([*(tmp_path / "run").iterdir()]) == 1
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
