@@ -54,6 +54,7 @@ _SOURCES: Final = pa.schema(
         "behind": pa.int64(),
         "late": pa.int64(),
         "rows": pa.int64(),
+        "retention_left": _SPAN,
     }
 )
 _SPLITS: Final = pa.schema(
@@ -248,6 +249,7 @@ def _source_row(
     batch: MicroBatch, place: int, report: WatermarkReport, times: _SourceTimes, drift_us: int | None
 ) -> dict[str, Any]:
     found = report.explanation
+    left_s = dict(found.metrics).get("retentionSecondsLeft")
     return {
         "batch": batch.number,
         "source": place,
@@ -265,6 +267,7 @@ def _source_row(
         "behind": sum(split.behind for split in found.splits),
         "late": found.late,
         "rows": None if batch.statistics is None else batch.statistics.rows[place],
+        "retention_left": None if left_s is None else left_s * 1_000_000,
     }
 
 

@@ -10,6 +10,7 @@ import pytest
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import MicroBatch, Statistics
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.listener import _metrics_of
 from tests.monitoring.situations import SECOND, Situation, at, one_split_idle, records
 
 TOLD = ["batch", "source", "split", "status", "watermark", "drift", "position", "behind", "late"]
@@ -54,6 +55,26 @@ def test_a_history_says_how_long_a_split_was_what_and_who_holds_the_watermark_si
     assert [row["holds"] for row in (silent[0], silent[-1])] == [True, False]
     last = history.sources().to_pylist()[-1]
     assert (last["held_by"], last["held_since"].timestamp() * SECOND) == (["carrier=UA"], at(60))
+
+
+def test_the_time_that_retention_leaves_is_in_the_history_and_a_metric(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0])})
+    try:
+        batch = reported(query.run()).latest
+    finally:
+        query.close()
+    assert batch is not None
+    assert batch.sources[0] is not None
+    explanation = replace(batch.sources[0].explanation, metrics=(("retentionSecondsLeft", 5400),))
+    near = replace(batch, sources=(replace(batch.sources[0], explanation=explanation),))
+    for given, seconds in ((batch, []), (near, [5400.0])):
+        history = History()
+        history.add(given)
+        (left,) = history.sources()["retention_left"].to_pylist()
+        assert [each.total_seconds() for each in (left,) if each is not None] == seconds
+        families = {family.name: family for family in _metrics_of({"orders": history})}
+        samples = families["streaming_source_retention_left_seconds"].samples
+        assert [(sample.labels["query"], sample.value) for sample in samples] == [("orders", each) for each in seconds]
 
 
 def test_a_query_that_stands_still_between_two_runs_spends_that_time_in_no_status(tmp_path: Path) -> None:
