@@ -45,7 +45,7 @@ _SOURCE: Final = {
     "max_drift": ("max_drift_seconds", "How far it may be: maxDrift."),
     "behind": ("backlog_records", "Records that are there and not read."),
     "stands_since": ("watermark_stands_since_timestamp_seconds", "Processing time since which it has not moved."),
-    "retention_left": ("retention_left_seconds", "Until Kafka removes records that are still to be read, at this pace."),
+    "retention_left": ("retention_left_seconds", "Until Kafka removes records that are not read, at this pace."),
 }
 _SPLIT: Final = {
     "watermark": ("split_watermark_timestamp_seconds", "Event time up to which the split is complete."),

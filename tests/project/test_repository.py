@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,38 @@ def test_workflows_run_targets_of_the_makefile() -> None:
     assert made
     assert set(made) <= targets
     assert ".ci/run" in steps
+
+
+@pytest.mark.parametrize(
+    ("repository", "tag", "refused"),
+    [
+        ("{place}", "v{version}", []),
+        ("someone/a-fork", "v{version}", ["The URLs of the project are those of this repository"]),
+        ("{place}", "v0.0.1", ["The tag is the version of the project", "The changelog has the version"]),
+    ],
+)
+def test_a_release_is_refused_from_another_repository_than_its_urls_name_and_with_another_tag(
+    repository: str, tag: str, refused: list[str]
+) -> None:
+    """Whoever moves the repository changes the URLs before anything is published."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    jobs = yaml.safe_load((HOST / "workflows" / "release.yml").read_text(encoding="utf-8"))["jobs"]
+    host, _, place = project["urls"]["Repository"].rpartition("github.com/")
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GITHUB_SERVER_URL": f"{host}github.com",
+        "GITHUB_REPOSITORY": repository.format(place=place),
+        "GITHUB_REF_NAME": tag.format(version=project["version"]),
+    }
+    steps = [step for step in jobs["build"]["steps"] if "run" in step]
+    names = [step.get("name", "") for step in steps]
+    checks = steps[: next(at for at, name in enumerate(names) if name.startswith("Build "))]
+    failed = [
+        step["name"]
+        for step in checks
+        if subprocess.run(["bash", "-ec", step["run"]], cwd=ROOT, env=environment, capture_output=True).returncode
+    ]
+    assert (len(checks), failed) == (3, refused)
+    assert jobs["publish"]["needs"] == "build"
+    publishing = [path.name for path in FORMS["vendor.github-workflows"] if "pypi" in path.read_text(encoding="utf-8")]
+    assert publishing == ["release.yml"]
