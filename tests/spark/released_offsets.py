@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -30,6 +31,7 @@ from streaming_source.api import Source
 from streaming_source.connectors.files import CsvFormat, FileSource
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors.tables import enumerator
 from streaming_source.coordinator import SourceState
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
@@ -40,7 +42,18 @@ from tests.spark.reading import Reading, rows_emitted
 if TYPE_CHECKING:
     from tests.kafka.topics import Topic
 
-__all__ = ["CASES", "RELEASED", "begin", "generated", "put_beside", "rows_of", "state_source", "write_input"]
+__all__ = [
+    "CASES",
+    "KAFKA",
+    "RELEASED",
+    "STATES",
+    "begin",
+    "generated",
+    "put_beside",
+    "rows_of",
+    "state_source",
+    "write_input",
+]
 
 RELEASED: Final = Path(__file__).with_name("released")
 DELTA: Final = Path(__file__).resolve().parents[1] / "delta" / "by_spark" / "clustered"
@@ -129,7 +142,7 @@ def generated(folder: Path) -> SourceHarness:
 
 def state_source(name: str, folder: Path) -> Source[Any, Any]:
     """The source of a case whose offsets are read as states."""
-    if name == "iceberg":
+    if name.startswith("iceberg"):
         return IcebergSource("db.t", catalog=iceberg_tables.properties_in(folder))
     if name.startswith("kafka"):
         return KafkaSource.of("nowhere:1", "orders")
@@ -204,6 +217,24 @@ def _write_iceberg(folder: Path) -> list[list[Any]]:
     return _states(iceberg_tables.harness(folder, max_rows=7))
 
 
+def _write_iceberg_snapshot(folder: Path) -> list[list[Any]]:
+    """Most files of the snapshot wait, and then those of commits; some of these have earlier records."""
+    table = iceberg_tables.create(folder)
+    for first in (0, 10, 40, 50, 60):
+        iceberg_tables.append(table, [(first + n) * 1_000_000 for n in range(10)])
+    with patch.object(enumerator, "FILES_IN_WORK", 2):
+        harness = iceberg_tables.harness(folder, {"indexing": "scan"}, max_rows=15)
+    codec, kept = OffsetCodec(harness.source), []
+    for firsts in ((), (20, 70), (), (30,)):
+        for first in firsts:
+            iceberg_tables.append(table, [(first + n) * 1_000_000 for n in range(10)])
+        harness.clock.advance("2 seconds")
+        harness.run_batch()
+        kept.append(_with_positions(codec, codec.encode(harness.state)))
+    harness.close()
+    return kept
+
+
 def _write_kafka(topic: Topic, **options: Any) -> list[list[Any]]:
     from tests.kafka.support import reading
     from tests.kafka.topics import Record
@@ -229,6 +260,7 @@ def _write_kafka(topic: Topic, **options: Any) -> list[list[Any]]:
 STATES: Final[dict[str, Callable[[Path], list[list[Any]]]]] = {
     "files-generator": _write_files_generator,
     "iceberg": _write_iceberg,
+    "iceberg-snapshot": _write_iceberg_snapshot,
 }
 KAFKA: Final[dict[str, dict[str, Any]]] = {
     "kafka-reports": {"indexing": "off"},

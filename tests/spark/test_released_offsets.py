@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ from tests.spark.released_offsets import (
     rows_of,
     state_source,
     write_input,
+)
+from tests.spark.released_offsets import (
+    STATES as WRITERS,
 )
 
 KEPT = sorted(RELEASED.glob("*/*.json"))
@@ -45,6 +49,7 @@ def test_a_query_goes_on_from_the_offsets_of_a_release(path: Path, tmp_path: Pat
         rest: list[list[object]] = []
         while (table := reading.next()) is not None:
             rest += rows_of(table)
+        assert reading.offset.get("late_log") == end.get("late_log")
     rows = [*kept["before"], *kept["last"], *rest]
     if "rest" in kept:
         assert sorted(rest) == kept["rest"]
@@ -87,7 +92,15 @@ def test_a_generator_of_a_users_own_goes_on_from_the_offsets_of_a_release(tmp_pa
 
 def test_offsets_are_kept_of_each_source_and_each_way_to_plan() -> None:
     for folder in RELEASED.iterdir():
-        assert {path.stem for path in folder.glob("*.json")} >= {*CASES, "files-generator", "iceberg", "kafka", *KAFKA}
+        assert {path.stem for path in folder.glob("*.json")} >= {*CASES, *WRITERS, "kafka", *KAFKA}
+
+
+def test_offsets_are_kept_of_each_release_in_the_changelog() -> None:
+    changelog = (Path(__file__).resolve().parents[2] / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = set(re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE))
+    assert {folder.name for folder in RELEASED.iterdir()} == released, (
+        "run python -m tests.spark.released_offsets kafka"
+    )
 
 
 @pytest.mark.parametrize("what", ["v", "splits_v", "enumerator"])
