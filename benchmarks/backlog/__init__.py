@@ -6,10 +6,11 @@ of Flink whenever a split was read, on Spark after each micro-batch, which tasks
 in the state: the most windows, one of each minute and key, that have not come out, and of the join the most records.
 Of Spark's own source, the delay is the least that loses nothing, taken from the data, which no one knows beforehand.
 
-Flink reads the same files with a source written by hand in Java, a directory a split, with a watermark of its own. Its
-rows a second are by the clock; the same job over one row a split is taken off, of all contestants.
+Flink reads the same files with a source written by hand in Java, a directory a split, with a watermark of its own; and
+with its own file source, which takes a file when it has read one, so that what comes last is late. Rows a second are by
+the clock; the same job over one row a split is taken off, of all contestants.
 
-`ROWS=1000000 python -m benchmarks backlog` is the same with fewer rows. Flink exchanges watermarks once a second: what
+`ROWS=24000000 python -m benchmarks backlog` is the same with more rows. Flink exchanges watermarks once a second: what
 it reads in a few seconds is over before it is aligned.
 """
 

@@ -1,4 +1,4 @@
-"""The jobs on Flink, with the source that is written by hand in Java."""
+"""The jobs on Flink: with the source that is written by hand in Java, and with its own file source."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from benchmarks import flink
 from benchmarks.backlog.inputs import DISORDER_MS, Backlog
 from benchmarks.backlog.job import MAX_DRIFT_MS, Counted, Job
 
-__all__ = ["BUFFER_0", "BUFFER_3", "UNALIGNED", "jobs"]
+__all__ = ["BUFFER_0", "BUFFER_3", "FILE_SOURCE", "UNALIGNED", "jobs"]
 
 BUFFER_0 = "Flink, buffer 0"
 BUFFER_3 = "Flink, buffer 3"
 UNALIGNED = "Flink, not aligned"
+FILE_SOURCE = "Flink's file source, buffer 3"
 
 
 def jobs(stack: ExitStack, folder: Path) -> dict[str, dict[str, Job]]:
@@ -31,10 +32,10 @@ def jobs(stack: ExitStack, folder: Path) -> dict[str, dict[str, Job]]:
         return {}
     runner = stack.enter_context(flink.process(*own))
 
-    def job(kind: str, drift: str, buffer: int) -> Job:
+    def job(kind: str, source: str, drift: str, buffer: int) -> Job:
         def run(backlog: Backlog) -> Counted:
             output = folder / uuid4().hex
-            words = (kind, str(flink.PARALLELISM), str(DISORDER_MS), drift, str(buffer), str(output))
+            words = (kind, source, str(flink.PARALLELISM), str(DISORDER_MS), drift, str(buffer), str(output))
             seconds, most_open, *drifts = flink.ask(runner, *words, ",".join(map(str, backlog.sources())))
             over_time = [tuple(map(float, drift.split(":"))) for drift in ",".join(drifts).split(",") if drift]
             windows = flink.written_windows(output)
@@ -43,5 +44,10 @@ def jobs(stack: ExitStack, folder: Path) -> dict[str, dict[str, Job]]:
         return run
 
     drift = str(MAX_DRIFT_MS)
-    limits = {BUFFER_0: (drift, 0), BUFFER_3: (drift, 3), UNALIGNED: (flink.NO_ALIGNMENT, 0)}
+    limits = {
+        BUFFER_0: ("directories", drift, 0),
+        BUFFER_3: ("directories", drift, 3),
+        UNALIGNED: ("directories", flink.NO_ALIGNMENT, 0),
+        FILE_SOURCE: ("files", drift, 3),
+    }
     return {kind: {name: job(kind, *limit) for name, limit in limits.items()} for kind in ("count", "join")}

@@ -17,7 +17,7 @@ def draw(jobs: Mapping[str, Mapping[str, Counted]], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(1, len(jobs), figsize=(10, 3.6), sharey=True, squeeze=False, layout="constrained")
+    figure, panels = plt.subplots(1, len(jobs), figsize=(10, 4), sharey=True, squeeze=False, layout="constrained")
     for panel, (title, runs) in zip(panels[0], jobs.items(), strict=True):
         for name, counted in runs.items():
             at = [0.0, *(at for at, _ in counted.drifts)]
@@ -27,7 +27,7 @@ def draw(jobs: Mapping[str, Mapping[str, Counted]], path: Path) -> None:
         panel.set(title=title, xlabel="seconds", xlim=(0, None), ylim=(-2, None))
         panel.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("drift in event time, minutes")
-    panels[0][-1].legend(frameon=False, fontsize="small")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)

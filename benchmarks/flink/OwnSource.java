@@ -17,6 +17,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -24,6 +25,7 @@ import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.functions.CoGroupFunction;
 import org.apache.flink.api.common.functions.MapFunction;
+import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.connector.source.Boundedness;
 import org.apache.flink.api.connector.source.ReaderOutput;
@@ -37,6 +39,11 @@ import org.apache.flink.api.connector.source.SplitEnumeratorContext;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.PipelineOptions;
+import org.apache.flink.connector.file.src.FileSource;
+import org.apache.flink.connector.file.src.FileSourceSplit;
+import org.apache.flink.connector.file.src.reader.BulkFormat;
+import org.apache.flink.connector.file.src.util.CheckpointedPosition;
+import org.apache.flink.connector.file.src.util.IteratorResultIterator;
 import org.apache.flink.core.io.InputStatus;
 import org.apache.flink.core.io.SimpleVersionedSerializer;
 import org.apache.flink.streaming.api.datastream.DataStream;
@@ -49,12 +56,12 @@ import org.apache.flink.util.Collector;
 
 /**
  * A windowed count, or a join of two sources, from a source of our own: a directory is a split, with a watermark of its
- * own.
+ * own. Or from Flink's file source, of which each file is a split.
  *
- * <p>For each line `KIND PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER OUTPUT FOLDERS` that it is given it runs a job, writes
- * its windows, and prints the seconds of the job, the most windows (of a join: records) that were in state, and how far
- * directories were apart over time, as pairs `seconds:milliseconds`. `KIND` is `count` or `join`. Without alignment the
- * drift is -1.
+ * <p>For each line `KIND SOURCE PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER OUTPUT FOLDERS` that it is given it runs a
+ * job, writes its windows, and prints the seconds of the job, the most windows (of a join: records) that were in state,
+ * and how far directories were apart over time, as pairs `seconds:milliseconds`. `KIND` is `count` or `join`, `SOURCE` is
+ * `directories` or `files`. Without alignment the drift is -1.
  */
 public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Directory, Void> {
 
@@ -70,6 +77,7 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         Scanner jobs = new Scanner(System.in);
         while (jobs.hasNext()) {
             boolean joins = jobs.next().equals("join");
+            boolean fromFiles = jobs.next().equals("files");
             int parallelism = jobs.nextInt();
             Duration disorder = Duration.ofMillis(jobs.nextLong());
             long driftMs = jobs.nextLong();
@@ -84,13 +92,16 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
             env.setParallelism(parallelism);
             env.getConfig().enableObjectReuse();
             WatermarkStrategy<Tuple2<Long, Long>> strategy = WatermarkStrategy.forBoundedOutOfOrderness(disorder);
+            strategy = strategy.withTimestampAssigner((record, assigned) -> record.f0);
             if (driftMs >= 0) {
                 strategy = strategy.withWatermarkAlignment("directories", Duration.ofMillis(driftMs));
             }
             List<DataStream<Tuple2<Long, Long>>> sources = new ArrayList<>();
             for (String folder : folders) {
                 sources.add(
-                        env.fromSource(new OwnSource(folder), strategy, folder, Types.TUPLE(Types.LONG, Types.LONG)));
+                        fromFiles
+                                ? env.fromSource(files(folder), strategy, folder)
+                                : env.fromSource(new OwnSource(folder), strategy, folder, Records.TYPE));
             }
             DataStream<String> lines = joins ? join(sources.get(0), sources.get(1)) : count(sources.get(0));
             List<String> windows = new ArrayList<>();
@@ -123,6 +134,15 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
                 .reduce((one, other) -> Tuple2.of(one.f0, one.f1 + other.f1))
                 .map(pairs -> pairs.f0 + ",0," + pairs.f1)
                 .returns(Types.STRING);
+    }
+
+    /** Flink's own source, with a format that parses lines as ours does. */
+    private static FileSource<Tuple2<Long, Long>> files(String folder) {
+        for (String directory : children(folder)) {
+            Seen.latestMs.put(directory, Long.MIN_VALUE);
+            Seen.unread.put(directory, new AtomicInteger(children(directory).size()));
+        }
+        return FileSource.forBulkFileFormat(new CsvFormat(), new org.apache.flink.core.fs.Path(folder)).build();
     }
 
     @Override
@@ -311,9 +331,8 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         final String splitId;
         private final ArrayDeque<String> files;
         private BufferedReader file = new BufferedReader(BufferedReader.nullReader());
+        private final Records records = new Records();
         private long latestMs = Long.MIN_VALUE;
-        private int date;
-        private long dateMs;
 
         OpenDirectory(Directory split) {
             splitId = split.splitId();
@@ -332,14 +351,23 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
                     file = Files.newBufferedReader(Path.of(files.poll()));
                     line = file.readLine();
                 }
-                // 2023-11-14 22:13:20.123,key,...
-                long ms = time(line);
-                long key = Long.parseLong(line, 24, line.indexOf(',', 24), 10);
-                output.collect(Tuple2.of(ms, key), ms);
-                latestMs = Math.max(latestMs, ms);
+                Tuple2<Long, Long> record = records.of(line);
+                output.collect(record, record.f0);
+                latestMs = Math.max(latestMs, record.f0);
             }
             Seen.read(splitId, latestMs);
             return true;
+        }
+    }
+
+    /** Records of lines: `2023-11-14 22:13:20.123,key,...`. */
+    private static final class Records {
+        static final TypeInformation<Tuple2<Long, Long>> TYPE = Types.TUPLE(Types.LONG, Types.LONG);
+        private int date;
+        private long dateMs;
+
+        Tuple2<Long, Long> of(String line) {
+            return Tuple2.of(time(line), Long.parseLong(line, 24, line.indexOf(',', 24), 10));
         }
 
         private long time(String line) {
@@ -361,29 +389,102 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
         }
     }
 
+    /** The format of Flink's file source: a file at a time, as it is read. */
+    public static final class CsvFormat implements BulkFormat<Tuple2<Long, Long>, FileSourceSplit> {
+        @Override
+        public Reader<Tuple2<Long, Long>> createReader(Configuration configuration, FileSourceSplit split)
+                throws IOException {
+            Path path = Path.of(split.path().getPath());
+            return new FileReader(path.getParent().toString(), Files.newBufferedReader(path));
+        }
+
+        @Override
+        public Reader<Tuple2<Long, Long>> restoreReader(Configuration configuration, FileSourceSplit split)
+                throws IOException {
+            return createReader(configuration, split); // there are no checkpoints
+        }
+
+        @Override
+        public boolean isSplittable() {
+            return false;
+        }
+
+        @Override
+        public TypeInformation<Tuple2<Long, Long>> getProducedType() {
+            return Records.TYPE;
+        }
+    }
+
+    private static final class FileReader implements BulkFormat.Reader<Tuple2<Long, Long>> {
+        private final String directory;
+        private final BufferedReader file;
+        private final Records records = new Records();
+        private long latestMs = Long.MIN_VALUE;
+
+        FileReader(String directory, BufferedReader file) {
+            this.directory = directory;
+            this.file = file;
+        }
+
+        @Override
+        public BulkFormat.RecordIterator<Tuple2<Long, Long>> readBatch() throws IOException {
+            List<Tuple2<Long, Long>> batch = new ArrayList<>(LINES_A_POLL);
+            String line;
+            while (batch.size() < LINES_A_POLL && (line = file.readLine()) != null) {
+                batch.add(records.of(line));
+                latestMs = Math.max(latestMs, batch.get(batch.size() - 1).f0);
+            }
+            if (batch.isEmpty()) {
+                Seen.finished(directory);
+                return null;
+            }
+            Seen.read(directory, latestMs);
+            return new IteratorResultIterator<>(batch.iterator(), CheckpointedPosition.NO_OFFSET, 0);
+        }
+
+        @Override
+        public void close() throws IOException {
+            file.close();
+        }
+    }
+
     /** What all tasks of a job have seen, in one process. */
     private static final class Seen {
         static final long INTERVAL_NS = 100_000_000;
         static final Map<String, Long> latestMs = new ConcurrentHashMap<>();
+        static final Map<String, AtomicInteger> unread = new ConcurrentHashMap<>();
         static final Map<Long, Long> apartMs = new ConcurrentSkipListMap<>();
+        static final AtomicLong earliestMs = new AtomicLong();
         static long began;
         static final AtomicLong open = new AtomicLong();
         static final AtomicLong mostOpen = new AtomicLong();
 
         static void forget() {
             latestMs.clear();
+            unread.clear();
             apartMs.clear();
+            earliestMs.set(Long.MAX_VALUE);
             began = System.nanoTime();
             open.set(0);
             mostOpen.set(0);
         }
 
-        /** How far a directory is before the one that is least far, of those that are not read to their ends. */
-        static void read(String splitId, long ms) {
-            latestMs.put(splitId, ms);
+        /**
+         * How far a directory is read ahead of the one that is read least far, of those that are not read to their ends.
+         * All begin at the same time: one of which nothing is read is there.
+         */
+        static void read(String directory, long ms) {
+            latestMs.put(directory, ms);
+            earliestMs.accumulateAndGet(ms, Math::min);
             long least = latestMs.values().stream().min(Long::compare).orElse(ms);
-            if (least > Long.MIN_VALUE) {
-                apartMs.merge((System.nanoTime() - began) / INTERVAL_NS, ms - least, Math::max);
+            apartMs.merge(
+                    (System.nanoTime() - began) / INTERVAL_NS, ms - Math.max(least, earliestMs.get()), Math::max);
+        }
+
+        /** A file of a directory was read to its end. */
+        static void finished(String directory) {
+            if (unread.get(directory).decrementAndGet() == 0) {
+                latestMs.remove(directory);
             }
         }
 

@@ -193,7 +193,7 @@ def _flink(stack: ExitStack, python: Path, folder: Path) -> dict[str, Job]:
     found[DATA_STREAM] = job(jobs, "data-stream", str(PARALLELISM))
     if own := own_source(pyflink, folder):
         runner = stack.enter_context(process(*own))
-        found[OWN] = job(runner, "count", str(PARALLELISM), str(DISORDER_MS), NO_ALIGNMENT, "0")
+        found[OWN] = job(runner, "count", "directories", str(PARALLELISM), str(DISORDER_MS), NO_ALIGNMENT, "0")
     else:
         print(f"\n{OWN} is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
     return found
