@@ -63,6 +63,15 @@ def test_columns_are_found_by_their_ids_and_by_the_names_they_had() -> None:
     assert [row["s"] for row in renamed.to_pylist()] == [{"aa": n, "b": str(n)} for n in range(40)]
 
 
+def test_a_version_before_columns_were_renamed_is_read_by_their_names_of_then() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+    before = read_all(DeltaSource(str(TABLES / "renamed"), version_as_of=1), strategy).sort_by("n").to_pylist()
+
+    assert [row.pop("at").timestamp() for row in before] == [1_700_000_000 + 60 * n + 0.000777 for n in range(20)]
+    assert before == [{"n": n, "gone": 1, "s": {"a": n, "b": str(n)}} for n in range(20)]
+
+
 def test_values_of_narrower_types_are_widened() -> None:
     widened = read_all(DeltaSource(str(TABLES / "widened"))).sort_by("n")
     assert [str(field.type) for field in widened.schema][1:] == ["int64", "decimal128(12, 4)"]

@@ -94,6 +94,50 @@ def test_vectors_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         harness(tmp_path).run()
 
 
+def shallow_clone(path: Path, prefix: str, *, deleted: bool) -> Path:
+    """A table `clone` in a folder, which has the file of the table `table` beside it; its paths begin with a prefix."""
+    source, clone = path / "table", path / "clone"
+    append(source, [n * SECOND for n in range(5)])
+    append(clone, [77 * SECOND])
+    if deleted:
+        delete_rows(source, [3])
+    actions = [json.loads(line) for line in log_files(source)[-1].read_text().splitlines()]
+    for add in (action["add"] for action in actions if "add" in action):
+        add["path"] = prefix + str(source) + "/" + add["path"]
+    commit(clone, *(action for action in actions if deleted and "protocol" in action))
+    commit(clone, *(action for action in actions if "add" in action))
+    return clone
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("prefix", ["file:", "file://", ""])
+def test_files_of_a_shallow_clone_are_read_where_they_are(tmp_path: Path, prefix: str, deleted: bool) -> None:
+    done = harness(shallow_clone(tmp_path, prefix, deleted=deleted), max_rows=2)
+    for _ in range(3):
+        done.run_batch()
+        done.restart()
+    done.run()
+    assert times(done) == [n * SECOND for n in (0, 1, 2, 3, 4, 77) if n != 3 or not deleted]
+
+
+def test_files_of_a_shallow_clone_in_another_store_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperationError, match=r"version 2, has a file in another store .* gs://b/.* copy"):
+        harness(shallow_clone(tmp_path, "gs://b", deleted=False)).run()
+
+
+def test_deleted_rows_of_a_path_that_the_table_has_not_are_refused(tmp_path: Path) -> None:
+    append(tmp_path, [n * SECOND for n in range(10)])
+    delete_rows(tmp_path, [3])
+    # A relative URI, as the protocol allows it: deltalake writes it in another way for the vector than for the file.
+    for log in log_files(tmp_path):
+        log.write_text(
+            log.read_text().replace('"path":"part', '"path":"./part').replace('"path": "part', '"path": "./part')
+        )
+
+    with pytest.raises(UnsupportedOperationError, match=r"rows of .* are deleted, and the table has no file of"):
+        harness(tmp_path).run()
+
+
 def test_partitions_by_bytes_are_refused(tmp_path: Path) -> None:
     ts = pa.array([1 * SECOND, 2 * SECOND], pa.timestamp("us", "UTC"))
     deltalake.write_deltalake(str(tmp_path), pa.table({"ts": ts, "key": [b"a", b"\xff"]}), partition_by=["key"])
@@ -102,3 +146,6 @@ def test_partitions_by_bytes_are_refused(tmp_path: Path) -> None:
         harness(tmp_path).run()
     with pytest.raises(UnsupportedOperationError, match=r"partition column 'key' is"):
         read_all(DeltaSource(str(tmp_path)))
+    # Without a snapshot too.
+    with pytest.raises(UnsupportedOperationError, match=r"partition column 'key' is"):
+        harness(tmp_path, {"starting_version": 0}).run()

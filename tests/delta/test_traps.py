@@ -195,6 +195,19 @@ def test_a_batch_reads_the_version_or_the_moment_that_it_is_given(tmp_path: Path
     assert times(started) == [2 * SECOND, 3 * SECOND]
 
 
+def test_a_batch_of_an_older_version_is_read_by_the_columns_of_that_version(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND, 2 * SECOND], part=1, day=7, options={"partition_by": "part"})
+    append(tmp_path, [3 * SECOND], part=2, day=8)
+    expected = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("ts")
+    options = {"mode": "overwrite", "schema_mode": "overwrite", "partition_by": ["day"]}
+    deltalake.write_deltalake(str(tmp_path), rows([4 * SECOND], part="five", day=9), **options)
+
+    read = read_all(DeltaSource(str(tmp_path), version_as_of=1)).sort_by("ts")
+
+    assert read.to_pylist() == expected.select(read.schema.names).to_pylist()
+    assert read["part"].to_pylist() == [1, 1, 2]
+
+
 def test_a_file_that_was_vacuumed_is_named_with_the_fix(tmp_path: Path) -> None:
     append(tmp_path, [1 * SECOND])
     append(tmp_path, [900 * SECOND])
@@ -209,7 +222,8 @@ def test_a_file_that_was_vacuumed_is_named_with_the_fix(tmp_path: Path) -> None:
         done.run()
 
 
-def test_a_log_that_was_cleaned_up_under_a_stream_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names_checkpoint", [True, False])
+def test_a_log_that_was_cleaned_up_under_a_stream_is_named(tmp_path: Path, names_checkpoint: bool) -> None:
     for second in range(3):
         append(tmp_path, [second * SECOND])
     done = harness(tmp_path)
@@ -219,10 +233,14 @@ def test_a_log_that_was_cleaned_up_under_a_stream_is_named(tmp_path: Path) -> No
     deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
     for version in range(4):
         (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    if not names_checkpoint:
+        (tmp_path / "_delta_log" / "_last_checkpoint").unlink()
     done.restart()
 
     with pytest.raises(DataLossError, match=r"version 3 is not in its log any more.*new checkpointLocation"):
         done.run()
+    with pytest.raises(OptionError, match=r"begins with version 4, of 20[^ ]*Z, and .*; give a later time, or leave"):
+        harness(tmp_path, {"starting_timestamp": "2001-01-01"}).run()
 
 
 def test_a_feature_that_is_not_understood_is_refused_by_its_name(tmp_path: Path) -> None:

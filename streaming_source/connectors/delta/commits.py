@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from pyarrow import fs
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Commit", "checkpoint_version", "latest_protocol", "log_path", "read_commit"]
+__all__ = ["Commit", "checkpoint_version", "latest_protocol", "log_path", "path_in_table", "read_commit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,15 @@ class Commit:
 def log_path(root: str, version: int) -> str:
     """Where the log has a version."""
     return f"{root}/_delta_log/{version:020d}.json"
+
+
+def path_in_table(written: str) -> str:
+    """Return what the log calls a file as a path in the table's folder, or a path or URI of a file elsewhere.
+
+    Shallow clones have files elsewhere; those of the local file system are written in several ways.
+    """
+    path = unquote(written)
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
 def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from pyarrow import fs
 from alignment import arrow_compute as pc
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import DeltaColumns, check_change
-from streaming_source.connectors.delta.commits import Commit, checkpoint_version, read_commit
+from streaming_source.connectors.delta.commits import Commit, checkpoint_version, path_in_table, read_commit
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
@@ -26,6 +26,7 @@ from streaming_source.connectors.tables.lister import LISTED, Beginning, Commits
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
+from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
 
 __all__ = ["DeltaLister", "DeltaRules"]
@@ -54,10 +55,14 @@ class DeltaLister:
         The table in messages.
     filesystem, root
         Where it is.
+    table
+        The version that a batch reads, else the newest one: the columns are those of it.
     open_table
-        Loads a version by `deltalake`; the newest one for None.
+        Loads a version by `deltalake`.
+    locate
+        Finds the URI of a file elsewhere in the table's file system; None if it is in another one.
     begin
-        Where a fresh stream begins, given the newest version.
+        Where a fresh query begins, given `table`.
     schema, assigner
         The columns that the query reads, and where its event times are.
     """
@@ -67,15 +72,17 @@ class DeltaLister:
         title: str,
         filesystem: fs.FileSystem,
         root: str,
-        open_table: Callable[[int | None], deltalake.DeltaTable],
+        table: deltalake.DeltaTable,
+        open_table: Callable[[int], deltalake.DeltaTable],
+        locate: Callable[[str], str | None],
         begin: Callable[[deltalake.DeltaTable], Beginning],
         rules: DeltaRules,
         schema: pa.Schema,
         assigner: TimestampAssigner,
     ) -> None:
         self._title, self._filesystem, self._root = title, filesystem, root
-        self._open_table, self._begin, self._rules, self._schema = open_table, begin, rules, schema
-        table = open_table(None)
+        self._open_table, self._locate, self._begin = open_table, locate, begin
+        self._rules, self._schema = rules, schema
         metadata = table.metadata()
         self._table_id = str(metadata.id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
@@ -83,7 +90,9 @@ class DeltaLister:
             table.schema().to_json(), tuple(metadata.partition_columns), tuple(sorted(metadata.configuration.items()))
         )
         self._columns_of = table.version()
-        self._newest: deltalake.DeltaTable | None = table
+        self._check_partitions()
+        self._opened: deltalake.DeltaTable | None = table
+        self._beginning: Beginning | None = None
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted = DeletionVectors(title, open_table)
         self._new_columns = NewColumns(rules.schema_evolution)
@@ -95,15 +104,27 @@ class DeltaLister:
         return self._table_id
 
     def begin(self) -> Beginning:
-        return self._begin(self._newest or self._open_table(None))
+        if self._beginning is None:
+            assert self._opened is not None, "a query begins before it lists files"
+            self._beginning = self._begin(self._opened)
+        return self._beginning
+
+    def _check_partitions(self) -> None:
+        for name in self._columns.partition_columns:
+            kind = self._columns.schema.field(name).type
+            if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                raise UnsupportedOperationError(
+                    f"{self._title}: partition column {name!r} is {kind}, whose values are not read; leave it out of "
+                    "the partitioning"
+                )
 
     # ---- a version ---------------------------------------------------------------------------------------------------
 
     def snapshot(self, version: int) -> pa.Table:
         # A table holds what is known of all its files: two of them would be a great deal.
-        newest, self._newest = self._newest, None
-        table = newest if newest is not None and newest.version() == version else self._open_table(version)
-        del newest
+        opened, self._opened = self._opened, None
+        table = opened if opened is not None and opened.version() == version else self._open_table(version)
+        del opened
         actions = pa.table(table.get_add_actions(flatten=False))
         table_columns = self._columns
         low, high, complete = self._statistics.bounds_in_snapshot(actions)
@@ -118,10 +139,10 @@ class DeltaLister:
         else:
             names = paths.to_pylist()
             values = partitions if partitions is not None else [{}] * len(names)
-            detail = pa.array(
-                [_detail(of, has_deleted=unquote(name) in deleted) for name, of in zip(names, values, strict=True)],
-                pa.string(),
+            details = (
+                _detail(of, has_deleted=path_in_table(name) in deleted) for name, of in zip(names, values, strict=True)
             )
+            detail = pa.array(details, pa.string())
         versions = pa.array(np.full(len(paths), version, np.int64))
         columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, complete]
         return pa.Table.from_arrays([as_array(column) for column in columns], schema=LISTED)
@@ -129,7 +150,7 @@ class DeltaLister:
     # ---- commits -----------------------------------------------------------------------------------------------------
 
     def commits(self, after: int, upto: int | None = None) -> Commits | None:
-        self._newest = None
+        self._opened = None
         found: list[Commit] = []
         version = after
         while upto is None or version < upto:
@@ -152,7 +173,9 @@ class DeltaLister:
         # A log is cleaned up days later: not under a stream that follows it.
         if upto is None:
             is_followed, self._is_followed = self._is_followed, True
-            if is_followed or checkpoint_version(self._filesystem, self._root) < version:
+            # The last checkpoint need not be named.
+            newest = max(self._columns_of, checkpoint_version(self._filesystem, self._root))
+            if is_followed or newest < version:
                 return
         # It may have been written meanwhile.
         if read_commit(self._filesystem, self._root, version) is None:
@@ -240,8 +263,8 @@ class DeltaLister:
 
     def data_file(self, file: TableFile) -> DataFile:
         detail = json.loads(file.detail) if file.detail else {}
-        path, name = unquote(file.path), file.path
-        place = path if "://" in path else posixpath.join(self._root, path)
+        path, name = path_in_table(file.path), file.path
+        place = self._place(path, file.version)
         given = self._columns.given(detail.get("p") or {}, name)
         deleted = self._deleted.of(file.version, path) if detail.get("dv") else None
         if detail.get("dv") and deleted is None:
@@ -252,11 +275,27 @@ class DeltaLister:
         return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
 
     def release(self, file: TableFile) -> None:
-        self._deleted.release(file.version, unquote(file.path))
+        self._deleted.release(file.version, path_in_table(file.path))
+
+    def retain(self, paths: Iterable[str]) -> None:
+        self._deleted.retain(map(path_in_table, paths))
+
+    def _place(self, path: str, version: int) -> str:
+        """Where a file is in the table's own file system."""
+        if "://" not in path:
+            return posixpath.join(self._root, path)
+        place = self._locate(path)
+        if place is None:
+            raise UnsupportedOperationError(
+                f"{self._title}, version {version}, has a file in another store (as a shallow clone has): "
+                f"{without_secrets(path)}. Read it with spark.readStream.format('delta') and withWatermark, or copy "
+                "the table"
+            )
+        return place
 
     def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: pa.ChunkedArray, version: int) -> None:
         """Refuse to read deleted rows because a path is written in two ways."""
-        if deleted and (others := {*deleted} - {unquote(path) for path in paths.to_pylist()}):
+        if deleted and (others := {*deleted} - {path_in_table(path) for path in paths.to_pylist()}):
             raise UnsupportedOperationError(
                 f"{self._title}, version {version}: rows of {min(others)} are deleted, and the table has no file of "
                 "that path. Read it with spark.readStream.format('delta'), or purge it (REORG TABLE ... APPLY (PURGE))"
@@ -272,11 +311,6 @@ def _texts_of_partitions(column: pa.ChunkedArray, columns: DeltaColumns) -> list
     names, texts = [], []
     for field in partition.type:
         names.append(columns.physical([field.name])[0])
-        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            raise UnsupportedOperationError(
-                f"partition column {field.name!r} is {field.type}, whose values are not read; leave it out of the "
-                "partitioning"
-            )
         values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
         texts.append(values.cast(pa.string()).to_pylist())
     return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
+from alignment.arrow_times import format_timestamp
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
@@ -161,8 +162,7 @@ class DeltaSource(TableSource):
         return self.root.open()[0]
 
     def table_schema(self) -> pa.Schema:
-        table = self._open_table(self._batch_version(self._open_table(None)))
-        return DeltaColumns(table.schema().to_json()).schema
+        return DeltaColumns(self._open_first().schema().to_json()).schema
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
         filesystem, root = self.root.open()
@@ -171,7 +171,9 @@ class DeltaSource(TableSource):
             title=self.title,
             filesystem=filesystem,
             root=root,
+            table=self._open_first(),
             open_table=self._open_table,
+            locate=self._locate,
             begin=self._beginning,
             rules=rules,
             schema=schema,
@@ -185,6 +187,12 @@ class DeltaSource(TableSource):
         return dict(zip(*columns, strict=True))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _open_first(self) -> deltalake.DeltaTable:
+        """Load the version that a batch reads, else the newest one."""
+        newest = self._open_table(None)
+        version = self._batch_version(newest)
+        return newest if version is None else self._open_table(version)
 
     def _open_table(self, version: int | None) -> deltalake.DeltaTable:
         """Load a version; the newest one for None."""
@@ -215,6 +223,16 @@ class DeltaSource(TableSource):
         check_features(self.title, table.version(), protocol.min_reader_version, protocol.reader_features or ())
         return table
 
+    def _locate(self, uri: str) -> str | None:
+        """Return where a file that is not in the table's folder is in its file system; None if it is in another one."""
+        known = self.open_files()
+        if known.type_name == "local":
+            return None
+        scheme, _, rest = uri.partition("://")
+        host, _, path = rest.partition("/")
+        filesystem, base = Root(f"{scheme}://{host}/", self.storage).open()
+        return f"{base.rstrip('/')}/{path}" if filesystem.equals(known) else None
+
     def _batch_version(self, table: deltalake.DeltaTable) -> int | None:
         if self.version_as_of is not None:
             if self.version_as_of > table.version():
@@ -241,8 +259,7 @@ class DeltaSource(TableSource):
         if self.starting_timestamp is not None:
             first = self._first_version_from("startingTimestamp", self.starting_timestamp)
             return Beginning(first - 1, has_snapshot=False)
-        as_of = self._batch_version(table)
-        return Beginning(version if as_of is None else as_of)
+        return Beginning(version)
 
     def _commit_times(self) -> list[tuple[int, int]]:
         """Versions whose commits are in the log, with their times in milliseconds, rising."""
@@ -258,7 +275,15 @@ class DeltaSource(TableSource):
 
     def _first_version_from(self, name: str, value: datetime | str) -> int:
         from_us = self._time_of(name, value)
-        known = [version for version, at_ms in self._commit_times() if at_ms * 1000 >= from_us]
+        times = self._commit_times()
+        known = [version for version, at_ms in times if at_ms * 1000 >= from_us]
+        if known and known[0] == times[0][0] > 0 and times[0][1] * 1000 > from_us:
+            first = format_timestamp(times[0][1] * 1000)
+            raise OptionError(
+                f"{name} = {value}: the log of {self.title} begins with version {known[0]}, of {first}, and what was "
+                "committed before that is not known any more; give a later time, or leave it out to begin with the "
+                "whole table"
+            )
         if not known:
             raise OptionError(
                 f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "

@@ -93,7 +93,9 @@ class IcebergLister:
         self._new_columns = NewColumns(rules.schema_evolution)
         self._deletes: dict[int, DeleteFiles] = {}
         self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
-        self._deleting = threading.Lock()
+        # Held for no I/O: who releases a file must not wait for a store.
+        self._guard = threading.Lock()
+        self._listing_deletes = threading.Lock()
 
     @property
     def table_id(self) -> str:
@@ -242,24 +244,27 @@ class IcebergLister:
         return DataFile(file.path, given, deleted, self._columns.stored, origin)
 
     def release(self, file: TableFile) -> None:
-        with self._deleting:
+        with self._guard:
             self._deleted.pop((file.path, file.version), None)
+
+    def retain(self, paths: Iterable[str]) -> None:
+        """Nothing is kept of files that were not asked for."""
 
     def _deleted_rows(self, file: TableFile, sequence: int, key: str) -> DeletedRows | None:
         name = (file.path, file.version)
-        with self._deleting:
+        with self._guard:
             if name in self._deleted:
                 self._deleted.move_to_end(name)
                 return self._deleted[name]
         found = self._deletes_of(file.version).read(self._file_system, file.path, key, sequence)
-        with self._deleting:
+        with self._guard:
             self._deleted[name] = found
             while len(self._deleted) > _DELETED_ROWS_KEPT:
                 self._deleted.popitem(last=False)
         return found
 
     def _deletes_of(self, version: int) -> DeleteFiles:
-        with self._deleting:
+        with self._listing_deletes:
             if version not in self._deletes:
                 self._deletes[version] = DeleteFiles(self._title, version, self._delete_entries(version))
             return self._deletes[version]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Final, Protocol
 
 import numpy as np
@@ -205,6 +206,8 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         assert self._waiting is not None
         for group in listed.groups:
             self._waiting.add(group.files, group.upto, group.begun, group.count)
+        if listed.begins is not None:
+            self._lister.retain(chain((file.path for file in self._files.values()), self._waiting.paths))
         if listed.expiring_ms:
             removed = self._waiting.among({*listed.expiring_ms})
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})

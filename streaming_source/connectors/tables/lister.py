@@ -6,7 +6,7 @@ Iceberg's snapshot ids will do. What comes after what, the lister alone knows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -142,4 +142,7 @@ class TableLister(Protocol):
         """
 
     def release(self, file: TableFile) -> None:
-        """Forget what `data_file` keeps of a file, which was read to its end; any thread, in no time."""
+        """Forget what `data_file` keeps of a file, which was read to its end; any thread, without I/O or waiting."""
+
+    def retain(self, paths: Iterable[str]) -> None:
+        """Forget it of all files but these: called after a restart, when it is known which were not read to the end."""

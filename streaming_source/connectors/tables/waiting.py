@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -170,6 +171,12 @@ class WaitingTableFiles:
             waiting = group._files["path"].slice(group.next)
             found.update(waiting.filter(pc.is_in(waiting, wanted)).to_pylist())
         return found
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The paths of the files that wait, in no order. O(n)."""
+        for _, _, group in self._heads:
+            yield from group._files["path"].slice(group.next).to_pylist()
 
     @property
     def progress(self) -> Progress:
