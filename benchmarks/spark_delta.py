@@ -1,8 +1,10 @@
 """Spark's own Delta source on the export of twelve devices: `python -m benchmarks.spark_delta`, on PySpark 4.2.
 
 It prints how many of 720,000 rows are counted in windows of an hour, with a delay of an hour, four files a micro-batch.
-Delta's JARs come from Maven, or from `--jars`, separated by commas. With `--table` and `--start-up` it prints instead
-how long the stream of that table takes to its first offset.
+Delta's JARs come from Maven, or from `--jars`, separated by commas; `deltalake` writes the table.
+
+With `--start-up FILES` it prints instead how long a stream takes to its first offset over a table of so many files,
+most of which are in its log alone: that of `python -m benchmarks tables`. `--memory` is the driver's.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ import deltalake
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+
+from benchmarks.tables import write_table
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 DEVICES, ROWS, FILES, EVERY_S = 12, 60_000, 5, 525
@@ -35,7 +39,7 @@ def write_export(path: Path) -> None:
             deltalake.write_deltalake(str(path), pa.table(columns), mode="append")
 
 
-def session_of(jars: str | None) -> SparkSession:
+def session_of(jars: str | None, memory: str) -> SparkSession:
     """Return a session of two cores with Delta."""
     where = ("spark.jars", jars) if jars else ("spark.jars.packages", PACKAGE)
     return (
@@ -47,7 +51,7 @@ def session_of(jars: str | None) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "4g")
+        .config("spark.driver.memory", memory)
         .getOrCreate()
     )
 
@@ -63,32 +67,36 @@ def counted(session: SparkSession, table: Path, folder: Path, *, in_order: bool)
     return int(session.table(name).agg(F.sum("count")).first()[0])
 
 
-def start_up_s(session: SparkSession, table: Path, folder: Path) -> float:
-    """Return the seconds from the start of a stream of a table to its first offset."""
-    frame = session.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(table))
+def start_up_s(session: SparkSession, table: Path, folder: Path) -> tuple[float, float]:
+    """Return the seconds that a frame of a table takes, and those from there to the first offset of its stream."""
     began = time.perf_counter()
+    frame = session.readStream.format("delta").option("maxFilesPerTrigger", 1).load(str(table))
+    loaded = time.perf_counter()
     query = frame.writeStream.format("noop").option("checkpointLocation", str(folder / "start")).start()
     while not (folder / "start/offsets/0").exists():
-        assert time.perf_counter() - began < LIMIT_S, "no offset"
-        assert query.isActive or query.exception() is not None
+        if not query.isActive:
+            raise SystemExit(f"the stream ended before its first offset: {query.exception()}")
+        assert time.perf_counter() - loaded < LIMIT_S, "no offset"
         time.sleep(0.01)
-    taken = time.perf_counter() - began
+    planned = time.perf_counter()
     query.stop()
-    return taken
+    return loaded - began, planned - loaded
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jars")
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--start-up", action="store_true")
+    parser.add_argument("--memory", default="4g")
+    parser.add_argument("--start-up", type=int, metavar="FILES")
     given = parser.parse_args()
-    session = session_of(given.jars)
+    session = session_of(given.jars, given.memory)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        table = given.table or folder / "table"
+        table = folder / "table"
         if given.start_up:
-            print(f"{start_up_s(session, table, folder):.1f} s to the first offset")
+            write_table(table, given.start_up)
+            to_frame, to_offset = start_up_s(session, table, folder)
+            print(f"{given.start_up:,} files: {to_frame:.1f} s to the frame, {to_offset:.1f} s to the first offset")
         else:
             write_export(table)
             for in_order in (False, True):

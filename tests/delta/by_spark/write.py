@@ -1,14 +1,14 @@
-"""Write the tables beside this file with Spark's own Delta: `python write.py JARS FOLDER`, on PySpark 4.2.
+"""Write the tables beside this file with Spark's own Delta, on PySpark 4.2.
 
-They have what `deltalake` does not write, and are small: each test reads them as they are.
+`python -m tests.delta.by_spark.write FOLDER` writes them there. They have what `deltalake` does not write, and are
+small: each test reads them as they are.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
-from pyspark.sql import SparkSession
+from tests.delta.spark_delta import jars_of_delta, session_with_delta
 
 _AT = "timestamp_seconds(1700000000 + 60 * n) + make_dt_interval(0, 0, 0, 0.000777)"
 _NESTED = ", named_struct('a', n, 'b', cast(n as string))"
@@ -86,23 +86,12 @@ def _tables() -> dict[str, list[str]]:
     }
 
 
-def main(jars: str, folder: str) -> None:
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
-        .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    run: Callable[[str], object] = session.sql
+def main(folder: str) -> None:
+    session = session_with_delta(jars_of_delta())
     for name, statements in _tables().items():
         for statement in statements:
             try:
-                run(statement.replace("TABLE", f"delta.`{folder}/{name}`"))
+                session.sql(statement.replace("TABLE", f"delta.`{folder}/{name}`"))
             except Exception as error:
                 print("FAILED", name, statement, str(error)[:600], flush=True)
                 break
