@@ -9,6 +9,7 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from alignment import WatermarkStrategy
@@ -296,6 +297,34 @@ def test_a_place_without_a_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken" / "_delta_log" / f"{0:020}.json").write_text("{")
     with pytest.raises(MalformedDataError, match=r"cannot be read as a Delta table: [^\n]*; restore its log, or give"):
         DeltaSource(str(tmp_path / "broken")).schema()
+
+
+def test_a_checkpoint_without_statistics_leaves_the_order_of_files_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `delta.checkpoint.writeStatsAsJson` = false; `deltalake` writes them always."""
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    written = [second * SECOND + 1_111 * part for second in range(6) for part in (1, 5)]
+    for pair in zip(written[::2], written[1::2], strict=True):
+        append(tmp_path, pair)
+    done = harness(tmp_path, max_rows=3)
+    done.run_batch()
+    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    log = tmp_path / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    actions = pq.read_table(checkpoint)
+    adds = [None if add is None else {**add, "stats": None} for add in actions["add"].to_pylist()]
+    place = actions.schema.get_field_index("add")
+    without = actions.set_column(place, "add", pa.array(adds, actions.schema.field(place).type))
+    pq.write_table(without, checkpoint)
+    for version in range(5):
+        (log / f"{version:020}.json").unlink()
+
+    done.restart()
+    done.run()
+
+    assert done.state.checkpoint.progress.steps == ()
+    assert times(done) == written
 
 
 def test_a_version_of_the_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:

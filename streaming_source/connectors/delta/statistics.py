@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds, whole_milliseconds
 
 __all__ = ["FileStatistics", "as_array"]
 
@@ -76,6 +76,7 @@ class FileStatistics:
     ) -> tuple[pa.Array, pa.Array]:
         assert self._bounds is not None
         low_us, knows_low = self._bounds.convert(as_array(low))
+        low_us = whole_milliseconds(low_us)
         high_us, knows_high = self._bounds.convert(as_array(high))
         is_empty = np.asarray(as_array(empty).to_numpy(zero_copy_only=False), np.bool_)
         has = (knows_low & knows_high) | is_empty

@@ -22,6 +22,7 @@ from streaming_source.connectors.tables.checkpoint import TableCheckpoint
 from streaming_source.connectors.tables.expiry import ExpiringFiles
 from streaming_source.connectors.tables.lister import FILES, Commits, TableFile, TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
+from streaming_source.connectors.tables.time_bounds import whole_milliseconds
 from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.enumerator import DataFileEnumerator
@@ -193,6 +194,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         low, high = (pc.fill_null(files[name], 0).to_numpy().copy() for name in ("low_us", "high_us"))
         for place, blocks in zip(unknown.tolist(), described, strict=True):
             low[place], high[place] = _extent(blocks or NO_BLOCKS)
+        low = whole_milliseconds(low)
         for name, column in (("low_us", low), ("high_us", high)):
             files = files.set_column(FILES.get_field_index(name), FILES.field(name), pa.array(column, pa.int64()))
         return files

@@ -13,10 +13,20 @@ from alignment.column_paths import top_level_column
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["NO_TIMES", "TimeBounds"]
+__all__ = ["NO_TIMES", "TimeBounds", "whole_milliseconds"]
 
 NO_TIMES: Final = (MAX_WATERMARK, NO_TIMESTAMP)
 """The bounds of a file in which no record has a valid event time."""
+
+
+def whole_milliseconds(low_us: Int64Array) -> Int64Array:
+    """Return lower bounds as the last milliseconds that are not after them; those that are no times as they are.
+
+    Files are begun in the order of these, also after a restart: it must be the same by statistics, which may be cut to
+    milliseconds, and by the footers of the files, once a checkpoint of the table's log has left the statistics out.
+    """
+    is_no_time = (low_us == MAX_WATERMARK) | (low_us < NO_TIMESTAMP + 1000)
+    return np.where(is_no_time, low_us, low_us - low_us % 1000)
 
 
 @dataclass(frozen=True, slots=True)
