@@ -152,6 +152,14 @@ def _engines_validate() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _looks_rest_not() -> Iterator[None]:
+    """A query in this process looks for new records at each trigger: else after nine times as long as a look takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streaming_source.coordinator.calls._REST", 0)
+        yield
+
+
 def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def checked(engine: Any, *args: Any, **kwargs: Any) -> Any:

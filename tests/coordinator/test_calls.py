@@ -210,6 +210,7 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     timed, wall = Timed(), [100.0]
+    monkeypatch.setattr("streaming_source.coordinator.calls._REST", 9)
     monkeypatch.setattr("streaming_source.coordinator.calls.time.monotonic", lambda: wall[0])
     began: list[float] = []
 

@@ -51,15 +51,19 @@ def test_what_is_committed_later_is_read_and_compaction_is_not(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("loses_plan", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, loses_plan: bool) -> None:
+def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(
+    tmp_path: Path, loses_plan: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 6)
     written = []
-    for part in range(40):
+    for part in range(20):
         one = [(7 * part + i) * SECOND for i in range(10)]
         append(tmp_path, one)
         written += one
     done = harness(tmp_path, max_rows=25)
 
     def change() -> None:
+        assert done.state.checkpoint.progress.in_snapshot
         # The snapshot is read as it was, whatever became of its files in the table.
         deltalake.DeltaTable(str(tmp_path)).optimize.compact()
         append(tmp_path, [900 * SECOND])

@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation
 from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
 from tests.iceberg.commits import commit_deletes, compact, delete_rows, files_of_table
 from tests.iceberg.tables import SECOND, append, batch_times, create, harness, later, rows, times
+from tests.tables.changing import read_with_restarts
 
 
 @pytest.mark.parametrize("bounds", [True, pytest.param(False, marks=pytest.mark.soak)])
@@ -33,11 +34,7 @@ def test_rows_that_were_deleted_before_the_snapshot_are_not_read(
         delete_rows(table, {first: [0], last: [0, 49]}, bounds=bounds)
     append(table, [777 * SECOND], part=1)
     done = harness(tmp_path, max_rows=8)
-    for _ in range(60):
-        done.plan()
-        done.restart()
-        if done.run_batch() is None:
-            break
+    read_with_restarts(done, lambda: None, loses_plan=False)
 
     expected = batch_times(table)
     assert times(done) == expected

@@ -9,6 +9,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, PathNotFoundError
 from tests.iceberg.tables import (
     SECOND,
@@ -41,13 +42,17 @@ def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_
 
 
 @pytest.mark.parametrize("loses_plan", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(tmp_path: Path, loses_plan: bool) -> None:
+def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(
+    tmp_path: Path, loses_plan: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 3)
     table = create(tmp_path)
     for part in range(12):
         append(table, [(7 * part + i) * SECOND for i in range(10)])
     done = harness(tmp_path, max_rows=15)
 
     def change() -> None:
+        assert done.state.checkpoint.progress.in_snapshot
         append(table, [900 * SECOND])
         append(table, [3 * SECOND])
 
