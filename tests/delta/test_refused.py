@@ -1,4 +1,4 @@
-"""What a Delta table can have and is not read: refused by its name, of a real table that has it.
+"""What a Delta table can have and is not read, what becomes of a table under a query, and wrong options: each by name.
 
 `variantType` is in a table that Spark wrote, see `test_by_spark`; `deltalake` writes binary partitions. No writer here
 makes the others: the log of a real table is edited as the protocol has them.
@@ -17,7 +17,15 @@ import pyarrow as pa
 import pytest
 
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.exceptions import (
+    DataLossError,
+    MalformedDataError,
+    OffsetError,
+    OptionError,
+    SchemaError,
+    UnsupportedOperationError,
+)
+from streaming_source.testing import SourceHarness
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, read_all, times
 
@@ -149,3 +157,115 @@ def test_partitions_by_bytes_are_refused(tmp_path: Path) -> None:
     # Without a snapshot too.
     with pytest.raises(UnsupportedOperationError, match=r"partition column 'key' is"):
         harness(tmp_path, {"starting_version": 0}).run()
+
+
+# ---- a table that changes under a query --------------------------------------------------------------------------
+
+
+def read_then(path: Path, *actions: dict[str, Any], **options: Any) -> SourceHarness:
+    """A query that has read a table of one file, into whose log one more commit is written."""
+    append(path, [1 * SECOND], part=1, options={"partition_by": "part"})
+    done = harness(path, options)
+    done.run()
+    commit(path, *actions)
+    done.clock.advance("2 seconds")
+    return done
+
+
+def metadata_of(path: Path) -> dict[str, Any]:
+    actions = [json.loads(line) for line in log_files(path)[0].read_text().splitlines()]
+    return next(action["metaData"] for action in actions if "metaData" in action)
+
+
+def test_a_table_that_is_replaced_or_partitioned_anew_ends_the_query(tmp_path: Path) -> None:
+    for name in ("replaced", "partitioned"):
+        append(tmp_path / name, [1 * SECOND], part=1, options={"partition_by": "part"})
+    replaced, partitioned = harness(tmp_path / "replaced"), harness(tmp_path / "partitioned")
+    for done in (replaced, partitioned):
+        done.run()
+        done.clock.advance("2 seconds")
+    commit(tmp_path / "replaced", {"metaData": {**metadata_of(tmp_path / "replaced"), "id": "another"}})
+    commit(tmp_path / "partitioned", {"metaData": {**metadata_of(tmp_path / "partitioned"), "partitionColumns": []}})
+
+    with pytest.raises(
+        DataLossError, match=r"version 1, has the id another, and .*: it was replaced; use a new checkp"
+    ):
+        replaced.run()
+    with pytest.raises(SchemaError, match=r"version 1, is partitioned by nothing, and was by part; start the query ag"):
+        partitioned.run()
+
+
+def test_a_commit_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    done = read_then(tmp_path)
+    log_files(tmp_path)[-1].write_text('{"add":')
+
+    with pytest.raises(
+        MalformedDataError, match=r"1.json cannot be read as a commit of a Delta table: .*; restore it, "
+    ):
+        done.run()
+
+
+def test_a_value_of_a_partition_that_is_none_of_its_type_is_named(tmp_path: Path) -> None:
+    add = {"path": "part=x/a.parquet", "partitionValues": {"part": "x"}, "size": 9, "modificationTime": 1}
+    done = read_then(tmp_path, {"add": {**add, "dataChange": True}})
+
+    with pytest.raises(
+        MalformedDataError, match=r"part=x/a.parquet: the value of the partition column 'part' is no in"
+    ):
+        done.run()
+
+
+def test_options_that_an_offset_depends_on_are_held_against_it(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND])
+    done, bounded = harness(tmp_path), harness(tmp_path, {"bounded": True})
+    for one in (done, bounded):
+        one.run()
+
+    done.source = DeltaSource(str(tmp_path), indexing="statistics")
+    with pytest.raises(
+        OffsetError, match=r"indexing = .statistics.: it was .auto. when the checkpoint was written.*give it as"
+    ):
+        done.restart()
+    bounded.source = DeltaSource(str(tmp_path))
+    with pytest.raises(OffsetError, match=r"is of a source with bounded = true, .* Set bounded = true again, or use a"):
+        bounded.restart()
+
+
+# ---- options -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "/t", "withEventTimeOrder": "true"}, "files are begun in the order of their event times in any case"),
+        ({"path": "/t", "maxFilesPerTrigger": "4"}, "limit a micro-batch with maxRowsPerTrigger"),
+        ({"path": "/t", "ignoreChanges": "true"}, "skipChangeCommits skips such versions"),
+        ({"path": "/t", "readChangeFeed": "true"}, "a change feed is not read; leave it out, or use spark.readStream"),
+        ({"path": "/t", "failOnDataLoss": "false"}, "ignoreMissingFiles = true goes on without them"),
+        ({"path": "/t", "schemaTrackingLocation": "/s"}, "see schemaEvolution"),
+        ({"path": "/t", "startingversion2": "1"}, "did you mean startingVersion"),
+        ({"path": "/t", "startingVersion": "-1"}, "startingVersion"),
+        ({"path": "/t", "startingVersion": "1", "startingTimestamp": "2026-01-01"}, "are both given; give one of them"),
+        ({"path": "/t", "versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "are both given; give one of them"),
+        ({"path": "/t", "startingTimestamp": "yesterday"}, "must be an ISO-8601 time, like"),
+        ({}, "option path is missing: give the folder of the table, as in .load"),
+    ],
+)
+def test_wrong_options_are_answered(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        DeltaSource.from_options(DeltaSource.options().parse(options))
+    assert message in str(raised.value)
+
+
+def test_places_that_the_table_has_not_are_named(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND])
+    with pytest.raises(
+        OptionError, match=r"startingVersion = 9: .* has the versions up to 0; give one of them, or lat"
+    ):
+        harness(tmp_path, {"starting_version": 9}).run()
+    with pytest.raises(
+        OptionError, match=r"startingTimestamp = 2999-01-01: .* no version as new as that; give an earl"
+    ):
+        harness(tmp_path, {"starting_timestamp": "2999-01-01"}).run()
+    with pytest.raises(SchemaError, match=r"columns: 'x' are not in the Delta table .*; choose among ts"):
+        DeltaSource(str(tmp_path), columns=("x",)).schema()
