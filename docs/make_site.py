@@ -11,6 +11,8 @@ import inspect
 import os
 import posixpath
 import re
+from html import escape as html_escape
+from html import unescape as html_unescape
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,13 @@ PAGES = {
 _PLACES = {page: file for file, page in PAGES.items()}
 _LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _TITLED = re.compile(r"^```(\w+) ([\w./-]+)$", re.MULTILINE)
+_PICTURE = re.compile(r"^(!\[[^\]]*\]\(([^)\s]+)\))$", re.MULTILINE)
+_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+_HEADER = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
+_ROW = re.compile(r"<tr>(?:(?!</?tr>).)*?<td.*?</tr>", re.DOTALL)
+_CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<content>.*?)</td>", re.DOTALL)
+_LONG = 45
+"""A table that has a longer text behind its first column is read row by row on a phone; one of figures as a table."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -67,7 +76,39 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     if name == "index.md":
         page.meta["hide"] = ["navigation"]  # it has no other page beside it
-    return _TITLED.sub(r'```\1 title="\2"', _LINK.sub(target, markdown))
+    if name == "options.md":
+        page.meta["search"] = {"boost": 4}  # who searches for an option wants its row
+    # A picture of a page leads to itself: on a phone it is small.
+    return _TITLED.sub(r'```\1 title="\2"', _PICTURE.sub(r"[\1](\2)", _LINK.sub(target, markdown)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Give each cell of a table of texts the name of its column: on a phone each row is a list (site.css)."""
+
+    def labelled(match: re.Match[str]) -> str:
+        table = match[0]
+        names = [_text(header) for header in _HEADER.findall(table)]
+        rows = [[_text(cell["content"]) for cell in _CELL.finditer(row)] for row in _ROW.findall(table)]
+        if all(len(text) < _LONG for row in rows for text in row[1:]):
+            return table
+
+        def row(match: re.Match[str]) -> str:
+            of_columns = iter(names)
+
+            def cell(match: re.Match[str]) -> str:
+                label = html_escape(next(of_columns, ""))
+                content = f"<span>{match['content']}</span>" if match["content"].strip() else ""
+                return f'<td{match["attributes"]} data-label="{label}">{content}</td>'
+
+            return _CELL.sub(cell, match[0])
+
+        return _ROW.sub(row, table).replace("<table>", "<table data-rows>", 1)
+
+    return _TABLE.sub(labelled, html)
+
+
+def _text(html: str) -> str:
+    return html_unescape(re.sub(r"<[^>]+>", "", html)).strip()
 
 
 def command_line() -> str:

@@ -49,9 +49,8 @@ class Walk:
 
 
 def commands(page: Path) -> list[str]:
-    """The command lines of a page: in a block without a language, or behind a prompt in one of a console."""
-    shown = [line for block in blocks(page) if block.language == "console" for line in block.text.splitlines()]
-    return [line[2:] for line in shown if line.startswith("$ ")]
+    """The command lines of a page that are to be pasted."""
+    return [line for block in blocks(page) if block.language == "bash" for line in block.text.splitlines()]
 
 
 def walk(folder: Path) -> Walk:

@@ -162,7 +162,7 @@ def test_the_page_on_the_first_query_prints_what_it_says(
     assert any(sentence in " ".join(shown.split()) for sentence in (at_once, later)), shown
     assert scope["events"].isStreaming
     for command in ("advise", "explain", "report"):
-        (line,) = re.findall(rf"^\$ streaming-source ({command} .*)$", page.read_text(encoding="utf-8"), re.M)
+        (line,) = re.findall(rf"^streaming-source ({command} .*)$", page.read_text(encoding="utf-8"), re.M)
         outcome = CliRunner().invoke(app, line.split())
         assert outcome.exit_code == 0, outcome.stderr
     assert (tmp_path / "first-query" / "report.html").exists()

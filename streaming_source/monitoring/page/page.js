@@ -59,7 +59,11 @@ class SourceView {
     };
     text("name", source.name);
     text("reads", source.reads ?? "");
-    text("why", source.why);
+    if (this.get("why").textContent !== source.why) {
+      // A short name of a split is not broken at its hyphens.
+      const parts = source.why.split(/('[^']{1,24}')/);
+      this.get("why").replaceChildren(...parts.map((part, k) => (k % 2 ? html("span", {}, part) : part)));
+    }
     this.root.setAttribute("aria-label", number > 1 ? `${source.name} ${source.reads ?? ""}` : source.name);
     this.get("advice").replaceChildren(...source.advice.map(([option, advice]) => html("li", {}, html("strong", {}, option), `: ${advice}`)));
     this.get("slider").max = this.last;

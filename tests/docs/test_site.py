@@ -1,0 +1,55 @@
+"""The site's own parts of the pages: tables that are read row by row on a phone, pictures, names of files."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from mkdocs.config.base import load_config
+from mkdocs.structure.files import Files
+
+from tests.docs.pages import ROOT
+
+SITE = runpy.run_path(str(ROOT / "docs" / "make_site.py"))
+HEAD = "<thead><tr><th>option</th><th>me &amp; you</th></tr></thead>"
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    cells = ("".join(f'<td style="x">{cell}</td>' for cell in row) for row in rows)
+    return f"<p>a</p><table>{HEAD}<tbody>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</tbody></table><p>b</p>"
+
+
+def shown(html: str) -> str:
+    return str(SITE["on_page_content"](html, None, None, None))
+
+
+def test_each_cell_of_a_table_of_texts_has_the_name_of_its_column() -> None:
+    html = shown(table(("<code>a</code>", "long " * 10), ("b", "")))
+    assert "<table data-rows>" in html
+    assert html.startswith("<p>a</p>")
+    cells = re.findall(r'<td style="x" data-label="(.*?)">(.*?)</td>', html)
+    assert cells == [
+        ("option", "<span><code>a</code></span>"),
+        ("me &amp; you", f"<span>{'long ' * 10}</span>"),
+        ("option", "<span>b</span>"),
+        ("me &amp; you", ""),
+    ]
+
+
+def test_a_table_of_figures_stays_a_table() -> None:
+    html = table(("what was measured, in many words, more than fit on a line", "1.65"))
+    assert shown(html) == html
+
+
+def test_a_picture_leads_to_itself_and_a_block_has_the_name_of_its_file(monkeypatch: Any) -> None:
+    monkeypatch.chdir(ROOT)
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="why.md"), meta={})
+    text = "![a picture](images/flights.png)\n\n```python first.py\nx = 1\n```\n"
+    found = SITE["on_page_markdown"](text, page, config, Files([]))
+    assert re.match(r"\[!\[a picture\]\((?P<path>\S+)\)\]\((?P=path)\)", found)
+    assert '```python title="first.py"' in found
+    assert Path(config.theme.custom_dir).name == "theme"
