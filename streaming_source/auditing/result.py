@@ -47,7 +47,7 @@ _BATCHES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SourceSummary:
-    """One source: its kind (`files`, `delta` or `kafka`), its path or topics, and its event time column."""
+    """One source: its kind (`files`, `delta`, `iceberg` or `kafka`), its path or topics, and its event time column."""
 
     kind: str
     name: str

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -28,6 +28,9 @@ from streaming_source.cli.watch import watch_query
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import SplitStory, aligned, explain_batches, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
+
+if TYPE_CHECKING:
+    from streaming_source.cli.take_over_table import TakenOverTable
 
 __all__ = ["app"]
 
@@ -372,17 +375,25 @@ def take_over_checkpoint(
     subscribe_pattern: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
     assign: Annotated[str | None, typer.Option(help="As the option of the new query.")] = None,
     table: Annotated[
-        str | None, typer.Option(help="Folder of the Delta table, where the query reads one with Spark's own source.")
+        str | None,
+        typer.Option(
+            help="Folder of a Delta table, or name of an Iceberg table, that the query reads by Spark's source."
+        ),
     ] = None,
+    option: Annotated[
+        list[str],
+        typer.Option("--option", "-o", metavar="KEY=VALUE", help="The Iceberg table's catalog, as catalog.type=rest."),
+    ] = [],  # noqa: B006 (typer copies it)
     source: Annotated[int, typer.Option(min=0, help="Which of the query's sources, as in its progress.")] = 0,
 ) -> None:
-    """Copy the checkpoint of a query over Spark's Kafka or Delta source, so that a query over ours continues from it.
+    """Copy the checkpoint of a query over Spark's Kafka, Delta or Iceberg source; a query over ours continues from it.
 
-    Besides the checkpoint only a table's log is read; the old checkpoint is not changed. The last line of standard
-    output is JSON.
+    Besides the checkpoint only a table's metadata are read; the old checkpoint is not changed. The last line of
+    standard output is JSON.
     """
     if table is not None:
-        _take_over_table(checkpoint, new_checkpoint, table, source, (subscribe, subscribe_pattern, assign))
+        topics = (subscribe, subscribe_pattern, assign)
+        _take_over_table(checkpoint, new_checkpoint, table, source, option, topics)
         return
     # Imported here: the other commands need no Kafka.
     from streaming_source.cli.take_over import take_over
@@ -402,17 +413,38 @@ def take_over_checkpoint(
 
 
 def _take_over_table(
-    checkpoint: str, new_checkpoint: str, table: str, source: int, topics: tuple[str | None, ...]
+    checkpoint: str,
+    new_checkpoint: str,
+    table: str,
+    source: int,
+    option: Sequence[str],
+    topics: tuple[str | None, ...],
 ) -> None:
-    from streaming_source.cli.take_over_delta import take_over_delta
-
     with _errors_in_one_line():
         if any(text is not None for text in topics):
-            raise OptionError("--table is of a Delta table, and topics are of Kafka; give one of the two")
-        taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
+            raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
+        given = key_values(option)
+        if given:
+            taken = _take_over_iceberg(checkpoint, new_checkpoint, table, source, given)
+        else:
+            from streaming_source.cli.take_over_delta import take_over_delta
+
+            taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
     goes_on = _goes_on(taken.next_batch)
     typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
+
+
+def _take_over_iceberg(
+    checkpoint: str, new_checkpoint: str, table: str, source: int, given: Mapping[str, str]
+) -> TakenOverTable:
+    from streaming_source.cli.take_over_iceberg import take_over_iceberg
+    from streaming_source.connectors.iceberg.catalog import properties_of
+
+    if others := [name for name in given if not name.lower().startswith("catalog.")]:
+        raise OptionError(f"-o {others[0]}: take-over takes the catalog of an Iceberg table, as -o catalog.type=rest")
+    catalog = properties_of({name[len("catalog.") :]: value for name, value in given.items()})
+    return take_over_iceberg(checkpoint, new_checkpoint, table=table, catalog=catalog, source=source)
 
 
 def _goes_on(next_batch: int, *, is_read_again: bool = False) -> str:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner
-from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, state_at
+from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.connectors.tables.checkpoint import TableCheckpoint
-from streaming_source.connectors.tables.lister import FILES, TableFile
-from streaming_source.connectors.tables.split import TableSplit
-from streaming_source.connectors.tables.waiting import Progress
-from streaming_source.exceptions import OffsetError, OptionError, UnsupportedOperationError
-from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.connectors.tables.lister import TableFile
+from streaming_source.exceptions import OffsetError, OptionError
 
-__all__ = ["TakenOverTable", "take_over_delta"]
-
-_FILES: Final = 500
-"""Most files, unread by Spark's source, that an offset may have; all of them are in work."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenOverTable:
-    """Where a query continues: the number of its first micro-batch, and unread files of the last version."""
-
-    next_batch: int
-    version: int
-    files: int
+__all__ = ["take_over_delta"]
 
 
 def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source: int = 0) -> TakenOverTable:
@@ -57,34 +41,19 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     UnsupportedOperationError
         If more than 500 files of a version are unread: our offsets cannot hold the order in which Spark reads them.
     """
-    copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
-    if copied.is_read_again:
-        # No offset of ours has its files unread: the last one has them read, and earlier ones do not list them.
-        raise OffsetError(
-            f"checkpoint {checkpoint!r}: micro-batch {copied.next_batch} was planned and not committed. Start the old "
-            "query with Trigger.AvailableNow, let it end, and take it over then"
-        )
     delta = DeltaSource(table)
     files = _SparkFiles(delta)
-    taken: list[tuple[int, int]] = []
 
-    def encode(sequence: int, text: str, watermark_ms: int) -> object:
+    def unread(text: str) -> Unread:
         place = _Place.of(text, checkpoint)
         if place.table_id != files.table_id:
             raise OptionError(
                 f"table = {table!r} has the id {files.table_id}, and the checkpoint is of the table {place.table_id}; "
                 "give the folder of that one"
             )
-        left = files.behind(place)
-        taken.append((place.after, len(left)))
-        checkpoint_of_table = TableCheckpoint(place.table_id, Progress(place.after))
-        return OffsetCodec(delta).encode(state_at(sequence, map(TableSplit, left), watermark_ms, checkpoint_of_table))
+        return Unread(place.table_id, place.after, files.behind(place))
 
-    copied.write(encode)
-    if not taken:
-        raise OffsetError(f"checkpoint {checkpoint!r} has no offset of source {source}: the query has read nothing yet")
-    version, n_files = taken[-1]
-    return TakenOverTable(copied.next_batch, version, n_files)
+    return take_over_table(checkpoint, new_checkpoint, source, delta, unread)
 
 
 class _Place(NamedTuple):
@@ -131,25 +100,18 @@ class _SparkFiles:
         if place.number < 0 and not place.in_snapshot:
             return []
         if place.in_snapshot:
-            files = self._of_snapshot(place.version)
+            listed = self._of_snapshot(place.version)
         else:
             commits = self._lister.commits(place.version - 1, place.version)
-            files = [] if commits is None else _files(commits.files)
+            if commits is None:
+                return []
+            listed = commits.files
         # Negative numbers are before the first file.
-        left = files[max(place.number, -1) + 1 :]
-        if len(left) > _FILES:
-            raise UnsupportedOperationError(
-                f"{self._source.title}: {len(left)} files of version {place.version} were not read yet, and an offset "
-                f"of ours takes {_FILES} of them. Let the old query read on, or start the new one with another "
-                "checkpointLocation, which reads the table by event time"
-            )
-        return left
+        return unread_files(self._source.title, place.version, listed, max(place.number, -1) + 1)
 
-    def _of_snapshot(self, version: int) -> list[TableFile]:
+    def _of_snapshot(self, version: int) -> pa.Table:
         modified_ms = self._source.modification_times(version)
-        return sorted(_files(self._lister.snapshot(version)), key=lambda file: (modified_ms[file.path], file.path))
-
-
-def _files(listed: pa.Table) -> list[TableFile]:
-    rows = listed.select([name for name in FILES.names if name not in ("low_us", "high_us")]).to_pylist()
-    return [TableFile(**row, low_us=None, high_us=None) for row in rows]
+        listed = self._lister.snapshot(version)
+        paths = listed["path"].to_pylist()
+        order = sorted(range(len(paths)), key=lambda place: (modified_ms[paths[place]], paths[place]))
+        return listed.take(pa.array(np.array(order, np.int64)))

@@ -103,7 +103,10 @@ DAMAGED: dict[str, tuple[Break, str]] = {
         replaced("offsets/7", '"batchWatermarkMs": 17', '"batchWatermarkMs": 10'),
         r"goes back .*; restore it",
     ),
-    "a rate source": (offsets_of("42"), r"source 0 has offsets such as 42, .*; files, Delta and Kafka are audited$"),
+    "a rate source": (
+        offsets_of("42"),
+        r"source 0 has offsets such as 42, .*; files, Delta, Iceberg and Kafka are audited$",
+    ),
     "ours": (offsets_of(OURS), r"is of this library, .*; use streaming-source explain "),
 }
 

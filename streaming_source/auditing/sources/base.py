@@ -58,7 +58,7 @@ class AuditedSource(ABC):
     """One source of an audited query."""
 
     kind: str
-    """`files`, `delta` or `kafka`."""
+    """`files`, `delta`, `iceberg` or `kafka`."""
 
     name: str
     """A path, or topics, as the report shows them."""

@@ -15,7 +15,7 @@ from streaming_source.exceptions import CheckpointError, OptionError
 
 __all__ = ["source_of"]
 
-_KNOWN: Final = "files, Delta and Kafka are audited"
+_KNOWN: Final = "files, Delta, Iceberg and Kafka are audited"
 
 
 def source_of(
@@ -34,6 +34,8 @@ def source_of(
             return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
         if "reservoirVersion" in offset:
             return _delta(checkpoint, place, event_time, path, options, storage)
+        if "snapshot_id" in offset:
+            return _iceberg(checkpoint, place, event_time, path, options)
         if offset and all(isinstance(parts, Mapping) for parts in offset.values()):
             return _kafka(checkpoint, place, event_time, options)
         if {"v", "source", "splits"} <= offset.keys():
@@ -62,6 +64,18 @@ def _delta(
         raise _not_installed(place, "a Delta table", error.name, "delta") from None
     version = options.get("startingVersion")
     return DeltaTableSource(checkpoint, place, event_time, path=path, starting_version=version, storage=storage)
+
+
+def _iceberg(
+    checkpoint: Checkpoint, place: int, event_time: EventTime, table: str | None, options: Mapping[str, str]
+) -> AuditedSource:
+    try:
+        # Imported here: it needs an extra.
+        from streaming_source.auditing.sources.iceberg import IcebergTableSource
+
+        return IcebergTableSource(checkpoint, place, event_time, table=table, options=options)
+    except ModuleNotFoundError as error:
+        raise _not_installed(place, "an Iceberg table", error.name, "iceberg") from None
 
 
 def _not_installed(place: int, what: str, name: str | None, extra: str) -> OptionError:

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from alignment.timestamps import TimestampAssigner
-from streaming_source.connectors.iceberg.chain import snapshots_after
+from streaming_source.connectors.iceberg.chain import ancestry, snapshots_after
 from streaming_source.connectors.iceberg.columns import IcebergColumns, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
@@ -193,6 +193,20 @@ class IcebergLister:
             f"Set {option} = true to go on without such snapshots and all that they add, or use a new "
             "checkpointLocation to read the table as it is now"
         )
+
+    def has(self, version: int) -> bool:
+        """Whether the table has a snapshot, and it has not expired."""
+        return self._table.metadata.snapshot_by_id(version) is not None
+
+    def ancestry(self, version: int) -> list[int]:
+        """Return a snapshot and its ancestors, newest first, as far as they have not expired."""
+        return [snapshot.snapshot_id for snapshot in ancestry(self._table.metadata, version)]
+
+    def added_by(self, version: int) -> pa.Table:
+        """Return the files that an append added, in the order of its manifests; none of other snapshots."""
+        snapshot = self._snapshot(version)
+        is_append = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
+        return self._added_by(snapshot) if is_append else LISTED.empty_table()
 
     def _added_by(self, snapshot: Snapshot) -> pa.Table:
         number = snapshot.snapshot_id

@@ -23,7 +23,7 @@ from streaming_source.connectors.iceberg.catalog import (
 )
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry
 from streaming_source.connectors.iceberg.locations import located_files
-from streaming_source.connectors.tables.lister import Beginning, TableLister
+from streaming_source.connectors.tables.lister import Beginning
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from streaming_source.connectors.iceberg.columns import IcebergColumns
+    from streaming_source.connectors.iceberg.lister import IcebergLister
 
 __all__ = ["IcebergSource"]
 
@@ -179,7 +180,7 @@ class IcebergSource(TableSource):
     def table_schema(self) -> pa.Schema:
         return self._columns(self._load()).arrow_schema
 
-    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
+    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> IcebergLister:
         from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
 
         return IcebergLister(
