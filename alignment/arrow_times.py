@@ -32,6 +32,7 @@ __all__ = [
     "integers_to_microseconds",
     "is_in_order",
     "is_order_preserving",
+    "may_lack_zone",
     "parse_iso8601",
     "scalar_to_microseconds",
     "time_zone",
@@ -100,6 +101,12 @@ def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
         or pa.types.is_date(data_type)
         or ((pa.types.is_integer(data_type) or pa.types.is_decimal(data_type)) and unit is not None)
     )
+
+
+def may_lack_zone(data_type: pa.DataType) -> bool:
+    """Whether values of this type may be times without a zone."""
+    is_local = pa.types.is_timestamp(data_type) and data_type.tz is None
+    return bool(_is_text(data_type) or pa.types.is_date(data_type) or is_local)
 
 
 def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micros:

@@ -1,10 +1,15 @@
-"""Runs a source's enumerator in Spark's planner process, and plans its micro-batches."""
+"""Runs a source's enumerator in Spark's planner process, and plans its micro-batches.
+
+What plans is imported when it is used: most of Spark's Python processes need only the rules and states.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from streaming_source.coordinator.clocks import monotonic_us, processing_time_us, wall_clock_us
-from streaming_source.coordinator.coordinator import SourceCoordinator
-from streaming_source.coordinator.enumerator_host import AssignmentTracker
 from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges, one_range_each
-from streaming_source.coordinator.workers import WorkerPool, Workers
 
 __all__ = [
     "AssignmentTracker",
@@ -19,3 +24,21 @@ __all__ = [
     "processing_time_us",
     "wall_clock_us",
 ]
+
+if TYPE_CHECKING:
+    from streaming_source.coordinator.coordinator import SourceCoordinator
+    from streaming_source.coordinator.enumerator_host import AssignmentTracker
+    from streaming_source.coordinator.workers import WorkerPool, Workers
+
+_MODULES = {
+    "AssignmentTracker": "enumerator_host",
+    "SourceCoordinator": "coordinator",
+    "WorkerPool": "workers",
+    "Workers": "workers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -20,7 +20,7 @@ from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.exact_watermark import SOURCE_FORMAT, sources_of
 from streaming_source.spark.frames import SOURCES
-from streaming_source.spark.planning import AlignedInputPartition
+from streaming_source.spark.input_partition import AlignedInputPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

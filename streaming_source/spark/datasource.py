@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from alignment.arrow_times import UTC, time_zone
+from alignment.arrow_times import UTC, may_lack_zone, time_zone
 from alignment.column_paths import column_at, exact_path, top_level_column
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
@@ -32,7 +32,6 @@ from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
-from streaming_source.spark.offsets import may_say_no_zone
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
@@ -196,7 +195,7 @@ class AlignedDataSource:
         read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
         assigner = strategy.timestamp_assigner
         made = [column_at(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
-        if any(map(pa.types.is_timestamp, read)) or any(map(may_say_no_zone, made)):
+        if any(map(pa.types.is_timestamp, read)) or any(map(may_lack_zone, made)):
             raise OptionError(
                 "option timeZone is missing: there are times that may have no zone, and readStream.format does not "
                 "know that of the session.\nAdd .option('timeZone', 'UTC'), or the zone that they are in; or load with "

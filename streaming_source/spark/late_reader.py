@@ -23,10 +23,10 @@ from streaming_source.api import Source
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.offset_log import OffsetLog
+from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.late_log import LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.places import place_of
-from streaming_source.spark.planning import AlignedInputPartition
 from streaming_source.spark.readers import plainly, read_splits
 from streaming_source.spark.rows import RowShaper
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from alignment.arrow_times import format_timestamp
+from alignment.arrow_times import format_timestamp, may_lack_zone
 from alignment.column_paths import column_at
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
@@ -41,7 +41,7 @@ from streaming_source.monitoring.report import facts_of
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options", "may_say_no_zone"]
+__all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options"]
 
 LATE_LOG: Final = "late_log"
 """Key of the late log's id in an offset; offsets of a query that never routed lack it."""
@@ -183,7 +183,7 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
     if isinstance(assigner, FieldTimestampAssigner):
         fixed = {"eventTimeColumn": assigner.column, "timestampUnit": assigner.unit}
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-        if may_say_no_zone(column_at(no_rows, assigner.column).type):
+        if may_lack_zone(column_at(no_rows, assigner.column).type):
             fixed["timeZone"] = assigner.zone
     elif not isinstance(assigner, RecordTimestampAssigner):
         fixed = {"eventTimeColumn": "a function"}
@@ -218,12 +218,6 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             "exact one, and Spark would drop records that are not late; load with spark.readStream as before, or use a "
             "new checkpointLocation"
         )
-
-
-def may_say_no_zone(kind: pa.DataType) -> bool:
-    """Whether values of this type may be times without a zone."""
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return is_text or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from alignment.explain import Explanation
-from streaming_source.api import Source, SourceEvent, SourceSplit
+from streaming_source.api import Source, SourceEvent
 from streaming_source.coordinator import (
     ReadRules,
     SourceCoordinator,
@@ -26,6 +24,7 @@ from streaming_source.coordinator import (
 )
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.planner_log import log_lines_of
@@ -35,14 +34,13 @@ from streaming_source.spark.watermark_rows import watermark_row_time
 if TYPE_CHECKING:
     from alignment.events import RangeReport
     from alignment.recording import Recorder
-    from alignment.split_generators import GeneratorState
     from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.coordinator.group_place import GroupPlace
-    from streaming_source.gateway import GatewayAddress, GatewayServer
+    from streaming_source.gateway import GatewayServer
     from streaming_source.spark.late_log import LateLog
     from streaming_source.spark.report_directory import ReportDirectory
 
-__all__ = ["AlignedInputPartition", "StreamPlanning"]
+__all__ = ["StreamPlanning"]
 
 _NEW_OBJECTS: Final = 50_000
 """Allocations between two garbage collections in the planner's process; Python's default is 700.
@@ -55,36 +53,6 @@ _TURN_S: Final = 0.5
 
 _SHOWN: Final = 80
 """How many characters of a source's description each line of the log has."""
-
-
-@dataclass(frozen=True)
-class AlignedInputPartition(InputPartition):
-    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; Spark sends it to the executor.
-
-    `announced` is the watermark while the splits are processed; records at or below it are late, and `late` is what
-    becomes of them: `keep`, `drop` or `fail`; `only` keeps late records alone. `watermark_row_us` is the event time of
-    the watermark row, None for no row. `events` are those of the enumerator for this reader. Event times from
-    `time_limit_us` on are invalid; None for no limit.
-
-    If readers run watermark generators, or report the source's own watermarks, `generators` has by split id the
-    position from which records are emitted, and the generator's state: earlier records were emitted before, and are
-    read for the watermark alone. The reader reports to `gateway`; if that is a directory, `report_run` is the run of
-    the query to which it reports there. Both are None if the reader has nothing to report.
-    """
-
-    splits: tuple[SourceSplit, ...]
-    announced: int
-    late: str = "keep"
-    watermark_row_us: int | None = None
-    subtask_id: int = 0
-    batch: int = 0
-    events: tuple[SourceEvent, ...] = ()
-    time_limit_us: int | None = None
-    generators: Mapping[str, tuple[int, GeneratorState | None]] = field(default_factory=dict)
-    gateway: GatewayAddress | None = None
-    report_run: str | None = None
-    # PySpark's own field, which its `__repr__` shows.
-    value: Any = None
 
 
 class StreamPlanning:

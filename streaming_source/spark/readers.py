@@ -25,7 +25,6 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.coordinator import (
     ReadRules,
-    SourceCoordinator,
     SourceState,
     assign_ranges,
     monotonic_us,
@@ -33,12 +32,14 @@ from streaming_source.coordinator import (
     wall_clock_us,
 )
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
-from streaming_source.spark.offsets import Offset, OffsetCodec
-from streaming_source.spark.planning import AlignedInputPartition, StreamPlanning
-from streaming_source.spark.rows import FrameOutput, ObservedTimes, RowShaper
+from streaming_source.spark.input_partition import AlignedInputPartition
+from streaming_source.spark.rows import FrameOutput, RowShaper
 
 if TYPE_CHECKING:
     from streaming_source.gateway import TaskMessages
+    from streaming_source.spark.observed_times import ObservedTimes
+    from streaming_source.spark.offsets import Offset
+    from streaming_source.spark.planning import StreamPlanning
     from streaming_source.spark.report_directory import ReportFiles
 
 __all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "plainly", "read_splits"]
@@ -92,6 +93,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
+        from streaming_source.spark.offsets import OffsetCodec
+
         return OffsetCodec(self.source).encode(SourceState.initial())
 
     @plainly
@@ -130,6 +133,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planning(self) -> StreamPlanning:
         if self._made is None:
+            # Imported here: Spark makes this object in processes that plan nothing, too.
+            from streaming_source.spark.planning import StreamPlanning
+
             self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper.options)
         return self._made
 
@@ -172,6 +178,9 @@ class AlignedBatchReader(DataSourceReader):
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
+        # Imported here: tasks plan nothing.
+        from streaming_source.coordinator import SourceCoordinator
+
         options, tasks = self.shaper.options, self.shaper.options.tasks
         coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=tasks)
         before = coordinator.state
@@ -312,7 +321,12 @@ def _channel(
 ) -> ReaderChannel:
     task = TaskContext.get()
     attempt = 0 if task is None else task.taskAttemptId()
-    observed = None if strategy is None else ObservedTimes(strategy, partition.generators)
+    observed = None
+    if strategy is not None:
+        # Imported here: few tasks report event times.
+        from streaming_source.spark.observed_times import ObservedTimes
+
+        observed = ObservedTimes(strategy, partition.generators)
     if partition.gateway is None:
         from streaming_source.spark.places import place_of
         from streaming_source.spark.report_directory import ReportFiles

@@ -13,7 +13,7 @@ from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Fetching
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.planning import AlignedInputPartition
+from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
 from tests.coordinator.support import STRATEGY, available, coordinator
