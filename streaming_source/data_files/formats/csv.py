@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat", "character"]
+
+_WINDOW: Final = 128 * 1024
+"""Bytes in which lines are counted at once: what is compared stays in the processor's cache."""
 
 
 def character(name: str, value: str) -> str:
@@ -143,13 +146,18 @@ class CsvFormat(RecordFormat):
     def count(self, data: bytes) -> int:
         if self.multi_line or not data or self._has_comments(data):
             return len(self._split(data))
-        characters = np.frombuffer(data, np.uint8)
-        ends = characters == ord("\n")
-        # The first character of an empty line is its line end.
-        begins = ends | (characters == ord("\r")) if b"\r" in data else ends
-        if begins[0] or (begins[1:] & ends[:-1]).any():
-            return len(self._split(data))
-        return int(np.count_nonzero(ends)) + int(not ends[-1])
+        characters, has_returns = np.frombuffer(data, np.uint8), b"\r" in data
+        count, follows_end = int(not data.endswith(b"\n")), True
+        for begin in range(0, len(data), _WINDOW):
+            window = characters[begin : begin + _WINDOW]
+            ends = window == ord("\n")
+            # The first character of an empty line is its line end.
+            begins = ends | (window == ord("\r")) if has_returns else ends
+            if (begins[0] and follows_end) or (begins[1:] & ends[:-1]).any():
+                return len(self._split(data))
+            count += int(np.count_nonzero(ends))
+            follows_end = bool(ends[-1])
+        return count
 
     def end_of_records(self, data: bytes) -> int:
         if not self.multi_line:

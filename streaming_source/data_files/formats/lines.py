@@ -132,6 +132,10 @@ class LineFile(OpenFile):
             end = len(self._ahead) if ended else self._format.end_of_records(self._ahead[:wanted])
             if end or ended:
                 taken, self._ahead = self._ahead[:end], self._ahead[end:]
+                if self.seeks and self._ahead and len(self._ahead) <= len(taken) >> 4:
+                    # To read part of a record again takes less than to join it with what follows.
+                    self._stream.seek(self._offset + end)
+                    self._ahead = b""
                 return taken
             if wanted > _LONGEST_RECORD:
                 raise MalformedDataError(
