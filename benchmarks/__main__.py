@@ -28,6 +28,8 @@ def main() -> None:
         parser.error("figures of a release are those of the quick benchmarks: give --quick as well")
     if unknown := set(arguments.names) - set(ALL):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
+    # Spark starts Python processes by the dozen: without compiled modules each would compile ours anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     report = Report()
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         for name in arguments.names or (QUICK if arguments.quick else ALL):

@@ -105,7 +105,9 @@ def _to_arrow(report: Report, broker: KafkaBroker, topics: dict[int, str], sizes
             rates = [records / each(seconds, axis=0) / 1e6 for each in (np.median, np.min)]
             rows.append([str(size), name, *(f"{rate:.2f} M/s" for rate in np.ravel(rates))])
         best = [np.min(seconds, axis=0) for seconds in taken.values()]
-        report.at_least(f"Kafka, {size} bytes, into Arrow: ours against the client alone", (best[1] / best[0])[0], 0.6)
+        report.at_least(
+            f"Kafka, {size} bytes, into Arrow: ours against the client alone", float((best[1] / best[0])[0]), 0.6
+        )
     clocks = ["by the clock", "a second of processor"]
     header = [f"{name}, {which}" for which in ("median", "best") for name in clocks]
     report.table(f"From the broker into Arrow, one task ({rounds} rounds in turn)", ["bytes", "source", *header], rows)
