@@ -85,6 +85,16 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         """
         return ALL_TIMES
 
+    @property
+    def needs_event_times(self) -> bool:
+        """Whether plans depend on event times; by default they do. It does not change.
+
+        If not, the first plan reads all records that were found: those of a batch read, or of a bounded source without
+        limits. An enumerator may then add blocks with `NO_TIMESTAMP` as their smallest and largest event times, where
+        to find these takes longer than to count records.
+        """
+        return True
+
     # ---- readers -------------------------------------------------------------------------------------------------
 
     @abstractmethod

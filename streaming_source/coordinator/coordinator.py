@@ -131,8 +131,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
         calls = AsyncCalls(self._workers, self._now_us)
+        # Late records count from the first announced watermark on, and a recorded log is played with other settings.
+        needs_event_times = self._rules.needs_event_times or state.sequence > 0 or self._recorder is not None
         host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
-            self._readers, self._schema, self._rules, calls, self._clock_us
+            self._readers, self._schema, self._rules, calls, self._clock_us, needs_event_times=needs_event_times
         )
         has_ended = state.has_ended and not is_read_again
         self._runtime = SourceRuntime.of(

@@ -94,14 +94,22 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     engine: Engine
 
     def __init__(
-        self, parallelism: int, schema: pa.Schema, rules: ReadRules, calls: AsyncCalls, clock_us: Callable[[], int]
+        self,
+        parallelism: int,
+        schema: pa.Schema,
+        rules: ReadRules,
+        calls: AsyncCalls,
+        clock_us: Callable[[], int],
+        *,
+        needs_event_times: bool = True,
     ) -> None:
         self._parallelism = parallelism
         self.schema = schema
         self.timestamp_assigner = rules.strategy.timestamp_assigner
-        self.out_of_orderness_us = rules.strategy.out_of_orderness_us
+        self.out_of_orderness_us = rules.planning.out_of_orderness_us
         self.supports_opaque_blocks = rules.supports_opaque_blocks
         self._rules = rules
+        self._needs_event_times = needs_event_times
         self._clock_us = clock_us
         self._is_hosted = self._probes_records = self._is_in_snapshot = False
         self.calls = calls
@@ -131,6 +139,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     @property
     def event_time_range(self) -> EventTimeRange:
         return self._rules.times
+
+    @property
+    def needs_event_times(self) -> bool:
+        return self._needs_event_times
 
     # ---- readers -------------------------------------------------------------------------------------------------
 

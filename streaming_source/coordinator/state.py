@@ -114,7 +114,8 @@ class ReadRules:
     splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
     of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
     longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
-    once more in a micro-batch of its own.
+    once more in a micro-batch of its own. `at_once`: no micro-batch has a limit of rows, and no record comes after the
+    first listing.
     """
 
     strategy: WatermarkStrategy
@@ -132,6 +133,7 @@ class ReadRules:
     min_rows: int | None = None
     max_delay_us: int = 0
     ends_twice: bool = False
+    at_once: bool = False
 
     @property
     def times(self) -> EventTimeRange:
@@ -149,6 +151,12 @@ class ReadRules:
             return self.time_limit_us
         limit_us = clock_us + self.max_future_skew_us + 1
         return limit_us if self.time_limit_us is None else min(limit_us, self.time_limit_us)
+
+    @property
+    def needs_event_times(self) -> bool:
+        """Whether plans depend on the event times of records; see `SplitEnumeratorContext`."""
+        is_limited = bool(self.times) or self.planning.max_drift_us is not None
+        return not self.at_once or is_limited or self.strategy.makes_own_watermarks
 
     @property
     def supports_opaque_blocks(self) -> bool:

@@ -48,8 +48,8 @@ class ReadingConfig:
         "indexing",
         choice(*get_args(Indexing), "off"),
         "Where event times come from ahead of reading: the files' `statistics`, the time column itself (`scan`), or "
-        "`auto`: statistics where there are any, else the column. `off` is refused: what is read next is chosen by "
-        "event time.",
+        "`auto`: statistics where there are any, else the column, unless no plan depends on it. `off` is refused: what "
+        "is read next is chosen by event time.",
     )
     format: FileFormat = field(default_factory=ParquetFormat)
     data_schema: pa.Schema | None = None

@@ -57,6 +57,8 @@ class DataFileEnumerator(
             # A scan of local files takes a core: more scans than cores compete for memory and caches.
             self._scanning = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
         self._logged_columns: set[str] = set()
+        # Whether records are counted, and their event times not read.
+        self._counts_alone = False
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """Does nothing: splits are assigned when it is their turn."""
@@ -100,7 +102,11 @@ class DataFileEnumerator(
         """Open a file and return its blocks; None if the source skips the file."""
         with self._config.tolerated(), self._scanning:
             stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
-            blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, self._config.indexing))
+            if self._counts_alone:
+                blocks = self._retries.run(lambda: self._format.describe_rows(stored, schema))
+            else:
+                indexing = self._config.indexing
+                blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, indexing))
             if self._config.columns is None:
                 self._check_new_columns(file.path, blocks.columns)
             return blocks

@@ -452,6 +452,7 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         min_rows=options.min_rows,
         max_delay_us=options.max_delay_us,
         ends_twice=options.watermark_rows and not options.no_data_batches,
+        at_once=bounded and options.max_rows is None,
     )
 
 

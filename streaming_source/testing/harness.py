@@ -277,6 +277,7 @@ class SourceHarness:
             announces=self.exact,
             read_ahead_rows=self.read_ahead_rows,
             reports=self.reports is not None,
+            at_once=planning.bounded and self.max_rows is None,
         )
 
     def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[bytes]:

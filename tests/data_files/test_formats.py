@@ -129,6 +129,10 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     assert blocks.min_us.tolist() == [part.min() for part in parts]
     assert blocks.max_us.tolist() == [part.max() for part in parts]
     assert (blocks.places is None) == (not sample.ranges)
+    if not file_format.has_statistics:
+        counted = file_format.describe_rows(stored(path), schema)
+        assert (counted.rows.tolist(), counted.places) == (blocks.rows.tolist(), blocks.places)
+        assert {*counted.min_us, *counted.max_us} <= {NO_TIMESTAMP}
 
     start, stop = (min(c, len(naive)) for c in sorted(cut))
     chosen = list(enumerate(naive))[start:stop]

@@ -459,8 +459,10 @@ def test_modes_through_the_source(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     left = read_all(tmp_path, FRAME, mode="dropMalformed", maxRowsPerTrigger="2", **options)
     assert left.column("_position").to_pylist() == [0, 3]
     assert sum("dropped 2 malformed" in r.message or "dropped 1 malformed" in r.message for r in caplog.records) >= 1
-    with pytest.raises(MalformedDataError, match=f"{path}, record 2 is malformed"):
-        read_all(tmp_path, FRAME, mode="FAILFAST", **options)
+    # The planner reads the time column ahead, readers all columns.
+    for indexing, record in (("scan", 2), ("auto", 1)):
+        with pytest.raises(MalformedDataError, match=f"{path}, record {record} is malformed"):
+            read_all(tmp_path, FRAME, mode="FAILFAST", indexing=indexing, **options)
     options.pop("invalidTimestamp")
     with pytest.raises(InvalidTimestampError, match="split 'log', position 2: no valid event time in t = None"):
         read_all(tmp_path, FRAME, **options)

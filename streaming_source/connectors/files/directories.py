@@ -131,6 +131,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
         self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> None:
         super().__init__(config, context, checkpoint)
+        # All files of all directories are found at once, and so read by one plan.
+        self._counts_alone = self._may_count_alone and not context.needs_event_times
         self._finished = set(checkpoint.finished)
         self._listed = False
         # Of each split its position in the next state, and the files that reach beyond it with their last positions.

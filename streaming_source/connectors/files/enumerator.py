@@ -31,6 +31,8 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
     ) -> None:
         filesystem, self._root = config.root.open()
         super().__init__(config, filesystem, context)
+        # Statistics are read as fast as records are counted.
+        self._may_count_alone = config.indexing == "auto" and not self._format.has_statistics
         self._given = config.given_columns(context.schema)
         self._cleaner = Cleaner(config, context.map_on_workers)
         self.cleans_up = self._cleaner.is_on

@@ -50,6 +50,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
     ) -> None:
         super().__init__(config, context, checkpoint)
+        # In a stream the watermark between the plans of many files depends on event times.
+        has_watermarks = context.out_of_orderness_us is not None
+        self._counts_alone = self._may_count_alone and not context.needs_event_times and not has_watermarks
         self._order = config.file_order
         if self._order != "eventTime" and context.out_of_orderness_us is None:
             raise OptionError(

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.column_paths import top_level_column
-from alignment.timestamps import TimestampAssigner
-from alignment.watermarks import BoolArray, Int64Array
+from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.data_files.evolution import with_given
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
@@ -128,6 +128,19 @@ class FileFormat(ABC):
             # A map drops the times of one block before it makes those of the next.
             blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
             return FileBlocks.of([*blocks], seeks=source.seeks, columns=source.columns)
+
+    def describe_rows(self, file: StoredFile, schema: pa.Schema) -> FileBlocks:
+        """Return the blocks of a file without event times, for a query whose plans do not depend on them.
+
+        For a format without statistics, and a file without deleted rows: records are counted, and not decoded.
+        Otherwise as `describe`.
+        """
+        assert file.file.deleted is None, "deleted rows are found as the rows are decoded"
+        with self._opened(file, file.own(schema)) as source:
+            chunks = source.chunks(pa.schema([]), FileRows(file, 0, _ALL))
+            found = [(chunk.rows, chunk.at) for chunk in chunks if chunk.rows]
+            blocks = [Block(rows, NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK, at) for rows, at in found]
+            return FileBlocks.of(blocks, seeks=source.seeks, columns=source.columns)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """Return the event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` for a row without one.

@@ -1,0 +1,119 @@
+"""Where no plan depends on event times, records of lines are counted ahead of reading, and their times are not read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructType, TimestampType
+
+from alignment.watermarks import MAX_WATERMARK
+from streaming_source.connectors.files import CsvFormat
+from tests.spark.reading import SECOND, T0, Reading, read_batch, stream_reader
+
+COLUMNS = StructType().add("t", TimestampType()).add("n", LongType())
+CSV = {"fileFormat": "csv", "eventTimeColumn": "t", "timeZone": "UTC"}
+AT_ONCE = {**CSV, "bounded": "true", "watermarkRows": "true", "maxOutOfOrderness": "5 seconds", "splitBy": "directory"}
+NUMBERS = list(range(60))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two splits of three files; one is ahead of the other."""
+    for number in NUMBERS:
+        split, file = number % 2, number // 20
+        path = tmp_path / "in" / f"split-{split}" / f"part-{file}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        time = datetime.fromtimestamp((T0 + (number + 3600 * split) * SECOND) / 1e6, UTC).isoformat()
+        with path.open("a") as lines:
+            lines.write(f"{time},{number}\n")
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files whose event times were read ahead."""
+    paths, describe = [], CsvFormat.describe
+
+    def noted(own: CsvFormat, file: Any, *others: Any) -> Any:
+        paths.append(file.path)
+        return describe(own, file, *others)
+
+    monkeypatch.setattr(CsvFormat, "describe", noted)
+    return paths
+
+
+def numbers(*tables: pa.Table | None) -> list[int]:
+    """Without those of watermark rows."""
+    return sorted(n for table in tables if table is not None for n in table["n"].drop_null().to_pylist())
+
+
+def rest_of(reading: Reading) -> list[int]:
+    """What all further micro-batches have."""
+    tables = []
+    while (table := reading.next()) is not None:
+        tables.append(table)
+    reading.reader.stop()
+    return numbers(*tables)
+
+
+def test_a_bounded_source_without_limits_is_read_at_once_and_its_event_times_once(
+    root: Path, described: list[str]
+) -> None:
+    reading = Reading(stream_reader(root, COLUMNS, **AT_ONCE))
+    start = reading.offset
+    first = reading.next()
+    end = reading.offset
+    assert numbers(first) == NUMBERS
+    assert end["watermark"] == MAX_WATERMARK
+    assert rest_of(reading) == []
+    assert described == []
+    again = Reading(stream_reader(root, COLUMNS, **AT_ONCE)).between(start, end)
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"maxRowsPerTrigger": 7},
+        {"maxDrift": "1 minute"},
+        {"eventTimeFrom": "2001-01-01T00:00:00Z"},
+        {"indexing": "scan"},
+        {"splitBy": "file"},
+        {"bounded": "false"},
+        {"eventLog": "log"},
+    ],
+    ids=str,
+)
+def test_event_times_are_read_ahead_where_a_plan_may_depend_on_them(
+    root: Path, described: list[str], more: dict[str, Any], tmp_path: Path
+) -> None:
+    more = {"eventLog": str(tmp_path / "log")} if "eventLog" in more else more
+    (tmp_path / "log").mkdir()
+    assert rest_of(Reading(stream_reader(root, COLUMNS, **{**AT_ONCE, **more}))) == NUMBERS
+    assert len({*described}) == 6
+
+
+def test_event_times_are_read_ahead_behind_a_watermark_that_was_announced(root: Path, described: list[str]) -> None:
+    """What is late is counted by event time."""
+    limited = Reading(stream_reader(root, COLUMNS, maxRowsPerTrigger=20, **AT_ONCE))
+    first = limited.next()
+    limited.reader.stop()
+    described.clear()
+    rest = Reading(stream_reader(root, COLUMNS, **AT_ONCE))
+    rest.offset = limited.offset
+    assert sorted([*numbers(first), *rest_of(rest)]) == NUMBERS
+    assert described
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_batch_reads_event_times_ahead_for_a_range_alone(root: Path, described: list[str], split_by: str) -> None:
+    options = {**CSV, "splitBy": split_by, "numReaders": 3}
+    assert numbers(read_batch(root, COLUMNS, **options)) == NUMBERS
+    assert described == []
+    until = datetime.fromtimestamp((T0 + 10 * SECOND) / 1e6, UTC).isoformat()
+    assert numbers(read_batch(root, COLUMNS, eventTimeUntil=until, **options)) == [0, 2, 4, 6, 8]
+    assert len({*described}) == 6
