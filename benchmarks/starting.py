@@ -1,4 +1,8 @@
-"""The first row of a query: in a session that has run some, and in a fresh process, beyond an empty Python source."""
+"""The first row of a query: in a session that has run some, and in a fresh process, beyond an empty Python source.
+
+Beside it the empty source with a watermark and a filter, which every query by event time has: a fresh session takes
+time for the first of each.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,29 @@ from benchmarks import peers
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, spread
 
+CONTESTANTS = ("ours", "empty", "empty, with a watermark")
+
 
 def run(report: Report, folder: Path, *, quick: bool) -> None:
     rounds = 5 if quick else 9
     data = folder / "one-row"
     write(data)
-    fresh = in_turn({name: lambda name=name: _in_fresh_process(name, data) for name in ("ours", "empty")}, rounds - 2)
+    fresh = in_turn({name: lambda name=name: _in_fresh_process(name, data) for name in CONTESTANTS}, rounds - 2)
     spark = session()
     peers.register(spark)
     # What matters is by the clock, with all that comes before and after the triggers.
-    warm = in_turn({name: lambda name=name: first_row(spark, name, data, folder) for name in ("ours", "empty")}, rounds)
+    warm = in_turn({name: lambda name=name: first_row(spark, name, data, folder) for name in CONTESTANTS}, rounds)
     spark.stop()
     lines = []
-    for kind, seconds, most_s in (("warm session", warm, 0.2), ("fresh session", fresh, 1.0)):
-        beyond = statistics.median(seconds["ours"]) - statistics.median(seconds["empty"])
-        lines.append([kind, spread(seconds["ours"]), spread(seconds["empty"]), f"{beyond:.2f}"])
-        report.at_most(f"first row, {kind}: beyond an empty Python source", beyond, most_s, " s")
-    report.table("A query of one row, seconds from its start to its end", ["", "ours", "empty source", "more"], lines)
+    for kind, seconds, most_s in (("warm session", warm, 0.2), ("fresh session", fresh, 0.5)):
+        ours, *others = (statistics.median(seconds[name]) for name in CONTESTANTS)
+        lines += [
+            [kind, name, spread(seconds["ours"]), spread(seconds[name]), f"{ours - other:.2f}"]
+            for name, other in zip(CONTESTANTS[1:], others, strict=True)
+        ]
+        report.at_most(f"first row, {kind}: beyond an empty Python source", ours - others[0], most_s, " s")
+    header = ["", "beside the Python source", "ours", "it", "more"]
+    report.table("A query of one row, seconds from its start to its end", header, lines)
 
 
 def first_row(spark: Any, name: str, data: Path, folder: Path) -> float:
@@ -43,7 +53,11 @@ def first_row(spark: Any, name: str, data: Path, folder: Path) -> float:
         reader = streaming_source.read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts")
         frame = reader.option("maxOutOfOrderness", "5 seconds").load(str(data))
     else:
-        frame = spark.readStream.format(name).load()
+        frame = spark.readStream.format("empty").load()
+        if name != "empty":
+            from pyspark.sql import functions as F
+
+            frame = frame.withWatermark("ts", "5 seconds").where(F.col("ts").isNotNull())
     drain(frame, folder)
     return time.perf_counter() - began
 
