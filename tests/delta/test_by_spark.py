@@ -11,7 +11,7 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.exceptions import SchemaError, UnsupportedOperationError
 from tests.delta.tables import SECOND, harness, read_all, times
 
 TABLES = Path(__file__).with_name("by_spark")
@@ -98,6 +98,28 @@ def test_a_query_before_the_types_widen_ends_at_that_version(tmp_path: Path) -> 
     done = harness(table, {"starting_version": 2})
     done.run()
     assert times(done) == at(*range(20, 40))
+
+
+def test_a_query_reads_on_when_its_event_time_is_renamed_and_ends_when_a_column_of_it_goes(tmp_path: Path) -> None:
+    table = tmp_path / "renamed"
+    shutil.copytree(TABLES / "renamed", table)
+    log = sorted((table / "_delta_log").glob("*.json"))
+    later = {path: path.read_text() for path in log[2:]}
+    for path in later:
+        path.unlink()
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    reads_on, ends = (harness(table, {"columns": ("at", name)}, strategy=strategy) for name in ("n", "gone"))
+    for done in (reads_on, ends):
+        done.run()
+        done.clock.advance("2 seconds")
+    for path, text in later.items():
+        path.write_text(text)
+
+    reads_on.run()
+
+    assert times(reads_on) == at(*range(40))
+    with pytest.raises(SchemaError, match=r"version 4, has no column 'gone' any more, which the query reads. Start"):
+        ends.run()
 
 
 def test_times_without_a_zone_are_read() -> None:
