@@ -50,7 +50,7 @@ def take_over_iceberg(
         place = _Place.of(text, checkpoint)
         if place.snapshot_id == BEFORE_ALL:
             return Unread(lister.table_id, BEFORE_ALL, [])
-        if not lister.has(place.snapshot_id):
+        if not lister.has_snapshot(place.snapshot_id):
             raise OffsetError(
                 f"checkpoint {checkpoint!r} is at snapshot {place.snapshot_id}, which {iceberg.title} has not: it has "
                 "expired, or the query reads another table. Give that one, or start the new query with another "

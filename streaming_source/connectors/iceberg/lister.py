@@ -194,7 +194,7 @@ class IcebergLister:
             "checkpointLocation to read the table as it is now"
         )
 
-    def has(self, version: int) -> bool:
+    def has_snapshot(self, version: int) -> bool:
         """Whether the table has a snapshot, and it has not expired."""
         return self._table.metadata.snapshot_by_id(version) is not None
 
