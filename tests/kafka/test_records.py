@@ -98,6 +98,18 @@ def test_messages_of_one_partition_are_one_run() -> None:
     assert (part, run.offsets.tolist(), run.fields) == (P, [0, 1, 2, 3, 4], {"value": [b"v"] * 5})
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_messages_of_another_partition_than_the_only_one_are_told_apart(place: int) -> None:
+    messages = [message(i) for i in range(5)]
+    ((part, run),) = runs_of(messages, [], only=P)
+    assert (part, len(run)) == (P, 5)
+    messages[place] = message(9, partition=2)
+    assert sorted((part, len(run)) for part, run in runs_of(messages, [], only=P)) == [
+        (P, 4),
+        (Partition("orders", 2), 1),
+    ]
+
+
 def test_a_block_of_several_runs_is_that_of_all_their_messages() -> None:
     messages = [message(3 * i, b"%d" % i, 1000 + i, key=b"k") for i in range(10)]
     columns = MessageColumns(record_schema(BinaryValues(), headers=True), BinaryValues())

@@ -83,13 +83,22 @@ class Run:
         return cls(offsets, np.concatenate([run.timestamps for run in runs]), fields)
 
 
-def runs_of(messages: list[Message], fields: Collection[str]) -> Iterator[tuple[Partition, Run]]:
-    """Yield runs of messages of one partition each, with these of `FIELDS`. No message may be an event. O(n)."""
-    for begin, end in pairwise(_changes(messages)):
+def runs_of(
+    messages: list[Message], fields: Collection[str], only: Partition | None = None
+) -> Iterator[tuple[Partition, Run]]:
+    """Yield runs of messages of one partition each, with these of `FIELDS`. No message may be an event. O(n).
+
+    `only` is the partition of all messages, if it is known: the client returns messages of assigned partitions alone.
+    """
+    is_one = only is not None and only == _of(messages[0]) == _of(messages[-1])
+    for begin, end in pairwise([0, len(messages)] if is_one else _changes(messages)):
         those = messages if end - begin == len(messages) else messages[begin:end]
-        part = Partition(those[0].topic(), those[0].partition())
         taken = {name: list(map(FIELDS[name], those)) for name in fields}
-        yield part, Run(_offsets(those), _timestamps(those), taken)
+        yield _of(those[0]), Run(_offsets(those), _timestamps(those), taken)
+
+
+def _of(message: Message) -> Partition:
+    return Partition(message.topic(), message.partition())
 
 
 def _offsets(messages: list[Message]) -> Int64Array:

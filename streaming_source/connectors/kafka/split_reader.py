@@ -40,7 +40,7 @@ _WAIT_S: Final = 0.02
 """How long a fetch waits for a full batch before it returns the records that have come."""
 
 _AHEAD: Final = 20_000
-"""How many offsets of later splits are fetched at most while an earlier one is emitted."""
+"""Offsets that are left of earlier splits when a later one is begun, and records that are held of it at most."""
 
 _LOOK_AFTER_S: Final = 1.0
 """After so long without records, check that the partitions exist: the client does not report one that is gone."""
@@ -196,18 +196,26 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._held.pop(split_id, None)
 
     def _assign_next(self) -> None:
-        """Assign splits that have a stop: all, or with `in_turn` the first one and those that may be held behind it."""
+        """Assign splits that have a stop: all, or with `in_turn` the first one and those whose turn comes soon.
+
+        The first records of a split take a request to arrive, so it is begun before the one before it has ended.
+        """
         chosen: dict[Partition, _Reading] = {}
-        ahead: int | None = None
-        for reading in self._reading.values():
+        left = 0
+        for split_id, reading in self._reading.items():
             if (stop := reading.split.stop) is None:
                 continue
-            ahead = 0 if ahead is None else ahead + stop - reading.split.position
-            if self._in_turn and (ahead > _AHEAD or reading.split.of in chosen):
+            if self._in_turn and (left > _AHEAD or reading.split.of in chosen):
                 break
-            if not reading.is_finished:
+            if not (reading.is_finished or self._is_held_back(split_id)):
                 chosen[reading.split.of] = reading
+            left += max(stop - reading.position, 0)
         self._assign(*chosen.values())
+
+    def _is_held_back(self, split_id: str) -> bool:
+        """Return whether so much is held of a split that no more of it is fetched before its turn."""
+        rows: int = sum(block.batch.num_rows for block in self._held.get(split_id, ()))
+        return rows >= _AHEAD
 
     def _assign(self, *readings: _Reading) -> None:
         new = [reading for reading in readings if not reading.is_assigned]
@@ -307,7 +315,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         records = messages
         if any(map(Message.error, messages)):
             records = [message for message in messages if message.error() is None]
-        for part, run in runs_of(records, self._columns.fields) if records else ():
+        only = next(iter(self._assigned)) if len(self._assigned) == 1 else None
+        for part, run in runs_of(records, self._columns.fields, only) if records else ():
             reading = self._assigned.get(part)
             if reading is None or reading.is_finished or reading.is_paused:
                 continue
@@ -361,8 +370,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 break
         # Also splits that wait for their turn are not fetched beyond their stops.
         self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
+        self._unassign(*(self._reading[split_id] for split_id in self._held if self._is_held_back(split_id)))
         if finished:
             self._end(*finished)
+        if finished or (blocks and self._in_turn):
             self._assign_next()
         return taken, finished
 
