@@ -349,10 +349,14 @@ def test_two_columns_of_one_name_are_ambiguous() -> None:
         column_at(batch, "t")
 
 
+# Of pyarrow 18 only the last two can be made.
+DECIMALS = {"decimal32": 9, "decimal64": 18, "decimal128": 38, "decimal256": 76}
+
+
 @given(st.data())
 def test_decimals_are_rounded_down_to_microseconds_whatever_their_precision_scale_and_unit(data: st.DataObject) -> None:
     make, digits = data.draw(
-        st.sampled_from([(pa.decimal32, 9), (pa.decimal64, 18), (pa.decimal128, 38), (pa.decimal256, 76)])
+        st.sampled_from([(getattr(pa, name), digits) for name, digits in DECIMALS.items() if hasattr(pa, name)])
     )
     precision = data.draw(st.integers(1, digits))
     scale = data.draw(st.integers(0, min(precision - 1, 70)))
