@@ -1,0 +1,47 @@
+"""A plugin of pytest, `-p tests.traced`: measures which branches of `alignment` the tests of some folders take.
+
+`make check` runs the tests with it, instead of running some of them again under `make coverage`. Tracing is on while
+tests of these folders run, and off while others do: it would slow those down. Each worker leaves a file
+`.coverage.alignment.*`, for `coverage combine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import coverage
+import pytest
+
+FOLDERS: Final = {"alignment", "api", "coordinator", "monitoring", "reader", "scenarios", "testing"}
+_TESTS: Final = Path(__file__).parent
+
+# No subprocess is traced: Spark's planners and workers are some.
+_measured: Final = coverage.Coverage(".coverage.alignment", data_suffix=True, config_file=True, source=["alignment"])
+_measured.set_option("run:patch", [])
+# Before the package is imported: its definitions are statements, too.
+_measured.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Trace a test of the folders; fixtures are set up and torn down under it."""
+    if item.path.relative_to(_TESTS).parts[0] not in FOLDERS:
+        return (yield)
+    _measured.start()
+    try:
+        return (yield)
+    finally:
+        _measured.stop()
+
+
+def pytest_collection_finish() -> None:
+    """All modules are imported."""
+    _measured.stop()
+
+
+def pytest_unconfigure() -> None:
+    """Leave what was measured."""
+    _measured.stop()
+    _measured.save()
