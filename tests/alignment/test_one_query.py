@@ -96,7 +96,8 @@ class Query:
         """A trigger in which no source reads what is later than a record that another one leaves, by more than that.
 
         Only sources that counted before it are waited for. One that has read all it has may get more: the others stay
-        within their drift.
+        within their drift. A source that begins to count in it holds back those that are planned after it, and those
+        that were planned before could not know.
         """
         begun = {i: source.read for i, source in self.sources.items()}
         counting = {
@@ -105,6 +106,8 @@ class Query:
             if source.report.watermark is not None or (source.report.turn == Turn() and source.known)
         }
         result = self.trigger()
+        if any(source.report.watermark is not None and i not in counting for i, source in self.sources.items()):
+            return result
         for i, source in self.sources.items():
             for k, other in self.sources.items():
                 if source.read > begun[i] and k != i and k in counting and not other.has_ended:
