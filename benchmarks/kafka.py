@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ import numpy.typing as npt
 from confluent_kafka import Consumer, TopicPartition
 
 import streaming_source
+from benchmarks.broker import start_broker
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.spark.datasource import AlignedDataSource
-from tests.kafka.artifacts import BROKER, SPARK_CONNECTOR, ArtifactsMissingError
+from tests.kafka.artifacts import SPARK_CONNECTOR
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import Record, Topic
 
@@ -38,14 +40,11 @@ _CLOCKS = {"triggerExecution": 1.2, "by the clock": 1.0}
 
 
 def run(report: Report, folder: Path, *, quick: bool) -> None:
-    try:
-        jars, connector = BROKER.jars(), SPARK_CONNECTOR.jars()
-    except ArtifactsMissingError as error:
-        print(f"\nKafka is not measured: {error}", flush=True)
-        return
-    broker = KafkaBroker(folder / "kafka", jars, heap_mib=1024)
-    broker.start()
-    try:
+    with ExitStack() as stack:
+        started = start_broker(stack, folder / "kafka", heap_mib=1024)
+        if started is None:
+            return
+        broker, connector = started
         sizes = {size: records // 4 if quick else records for size, records in SIZES.items()}
         topics = {size: _write(broker, size, records) for size, records in sizes.items()}
         _to_arrow(report, broker, topics, sizes, rounds=3 if quick else 8)
@@ -54,8 +53,6 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
             _against_spark(report, spark, broker, topic, (size, sizes[size]), folder, rounds=2 if quick else 5)
         _planning(report, spark, broker, folder, PARTITIONS // 4 if quick else PARTITIONS)
         spark.stop()
-    finally:
-        broker.stop()
 
 
 def _write(broker: KafkaBroker, size: int, records: int) -> str:

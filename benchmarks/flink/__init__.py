@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -207,15 +207,21 @@ NO_ALIGNMENT = "-1"
 
 def own_source(pyflink: Path, folder: Path) -> list[str]:
     """Compile the source that is written by hand, and return how it is run; nothing where there is no `javac`."""
+    return java_program(HERE / "OwnSource.java", pyflink, folder)
+
+
+def java_program(source: Path, pyflink: Path, folder: Path, jars: Sequence[Path] = ()) -> list[str]:
+    """Compile a program of one file against Flink and `jars`, and return how it is run; nothing without a `javac`."""
     java_home = os.environ.get("JAVA_HOME")
     javac = shutil.which("javac", path=f"{java_home}/bin" if java_home else None)
     if javac is None:
         return []
-    libraries = f"{pyflink}/lib/*"
-    subprocess.run([javac, "-cp", libraries, "-d", folder / "classes", HERE / "OwnSource.java"], check=True)
-    java = [str(Path(javac).with_name("java")), "-cp", f"{folder / 'classes'}:{libraries}"]
+    libraries = os.pathsep.join([f"{pyflink}/lib/*", *map(str, jars)])
+    classes = folder / f"classes-of-{source.stem}"
+    subprocess.run([javac, "-cp", libraries, "-d", classes, source], check=True)
+    java = [str(Path(javac).with_name("java")), "-cp", f"{classes}{os.pathsep}{libraries}"]
     java.append(f"-Dlog4j.configurationFile={pyflink}/conf/log4j.properties")
-    return [*java, f"-Dlog.file={folder / 'flink.log'}", "OwnSource"]
+    return [*java, f"-Dlog.file={folder / 'flink.log'}", source.stem]
 
 
 def written_windows(output: Path) -> Windows:

@@ -112,6 +112,22 @@ def test_without_a_read_limit_all_that_is_there_is_read_at_once(group: Group) ->
     assert triggers.count <= 4
 
 
+@pytest.mark.parametrize("drift", ["10 us", "1 second"])
+def test_a_history_and_what_follows_it_are_read_in_one_micro_batch_once_both_have_planned(
+    group: Group, drift: str
+) -> None:
+    """The first micro-batch reads nothing: its first source does not know yet how far the other gets."""
+    ends = (range(100), range(90), range(110)), (range(100, 200), range(90, 190), range(110, 210))
+    for side in ends:
+        splits = {f"s{number}": times for number, times in enumerate(side)}
+        group.source(splits, drift=drift, bounded=True, available_now=True, in_one_query=True)
+    triggers, rows = Triggers(group), []
+    while triggers.trigger():
+        rows.append(triggers.rows)
+    assert rows == [0, 600]
+    assert [member.state.has_ended for member in group.members] == [True, True]
+
+
 @pytest.mark.parametrize("available_now", [True, False])
 def test_records_that_are_not_seen_yet_are_not_taken_for_the_end(group: Group, available_now: bool) -> None:
     """The planners read 1,000 records ahead: after a plan of them all nothing is known of the next ones."""
