@@ -3,7 +3,9 @@
 import math
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pyarrow.compute as pc
+from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours: told apart under every common colour blindness.
 BLUE, GREEN, ORANGE, PURPLE = "#0072B2", "#009E73", "#D55E00", "#CC79A7"
@@ -35,6 +37,13 @@ def by_split(table, *columns):
 def minutes(times, start_us):
     """Times of a history in minutes since `start_us`; where there is none a line is interrupted."""
     return [math.nan if time is None else (time.timestamp() - start_us / 1e6) / 60 for time in times]
+
+
+def name_minutes(axes, start_us, what="event time"):
+    """Name the axis of `minutes`, with the date and the year that they begin at; its ticks are round."""
+    start = np.datetime_as_string(np.datetime64(start_us, "us"), unit="m").replace("T", " ")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 3, 6, 10], integer=True))
+    axes.set(ylabel=f"{what}\n(minutes since {start} UTC)")
 
 
 def draw_steps(axes, table, column, to_y=list, **style):
