@@ -3,8 +3,8 @@
 The history was written from the topic, as a bronze table is, up to another time in each partition. Beside the union of
 this library stand Spark's two jobs, a batch over the history and a stream over the topic from one time on: the latest
 of the history, or that up to which it has all partitions. Flink's HybridSource reads the same history as text, a file a
-partition, and the topic from one time on, as its documentation shows, or from offsets. Records are counted in windows
-of an hour: one that is in no window of the result is lost, one that is in several is doubled.
+partition, and the topic from one time on, as its documentation shows, or from offsets; with a subtask a file, or with
+one for two. Records are counted in windows of an hour: one that is in no window is lost, one in several is doubled.
 
 Seconds are by the clock, the median of three rounds, in processes that have run the way before. Start-up is the same
 over two records of each partition.
@@ -57,9 +57,9 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
         hybrid = on_flink.start(stack, folder)
         if hybrid is not None:
             ways |= {
-                "HybridSource, from the latest time": hybrid.by_timestamp(PARTITIONS),
-                "HybridSource, by offset": hybrid.by_offset(PARTITIONS),
-                "HybridSource, by offset, two subtasks": hybrid.by_offset(PARTITIONS // 2),
+                "Flink's HybridSource, from the latest time": hybrid.by_timestamp(PARTITIONS),
+                "Flink's HybridSource, by offset": hybrid.by_offset(PARTITIONS),
+                "Flink's HybridSource, by offset, two subtasks": hybrid.by_offset(PARTITIONS // 2),
             }
         _measure(report, ways, given, few, quick=quick)
         _without_end(report, spark, hybrid, broker, folder, records // 2)
@@ -106,7 +106,7 @@ def _without_end(
         given = write(broker, folder / f"without-end-{partitions}", records, partitions, files=2 // partitions)
         ways = {"ours": on_spark.union(spark, folder, bounded=False)}
         if hybrid is not None:
-            ways["HybridSource, two subtasks"] = hybrid.without_end(2)
+            ways["Flink's HybridSource, two subtasks"] = hybrid.without_end(2)
         rows += [
             [name, str(partitions), f"{given.closed:,}", f"{way(given).awaited(given):,}"] for name, way in ways.items()
         ]

@@ -32,6 +32,7 @@ def draw(ways: Mapping[str, tuple[int, int]], records: int) -> None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1.35 * max(map(sum, ways.values())))
     axes.set_title(f"A history and its topic, {records:,} records", loc="left", weight="bold")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set(xlabel="records")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="x", color="#E4E4E4")
