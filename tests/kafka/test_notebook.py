@@ -1,4 +1,4 @@
-"""The notebook on Kafka runs against the broker, and prints and draws what is stored in it."""
+"""The notebooks on Kafka run against the broker, and print and draw what is stored in them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from pyspark.sql import SparkSession
 
 from tests.kafka.broker import KafkaBroker
 from tests.notebooks.executed import run_cells
+from tests.notebooks.test_notebooks import KAFKA
 
 
 @pytest.mark.spark
 @pytest.mark.soak
-def test_a_query_that_comes_back_after_an_outage(
-    spark: SparkSession, broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", KAFKA)
+def test_a_notebook_on_kafka_prints_and_draws_what_is_stored(
+    name: str,
+    spark: SparkSession,
+    broker: KafkaBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("KAFKA_BOOTSTRAP", broker.bootstrap)
-    run_cells("kafka_after_outage", monkeypatch, capsys)
+    run_cells(name, monkeypatch, capsys)
