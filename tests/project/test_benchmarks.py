@@ -32,6 +32,17 @@ def test_figures_that_are_worse_than_all_runs_of_the_last_release_are_in_a_table
     assert compared(targets(0.01, 9), path)[1] == []
 
 
+def test_seconds_are_compared_on_the_machine_of_the_release_alone(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    add(targets(0.2, 2), path, machine="fast, 2 cores")
+    title, lines = compared(targets(9, 1), path, "slow, 4 cores")
+    assert "1 of 1 figures are worse" in title
+    assert "1 are seconds of another machine, fast, 2 cores, and not compared" in title
+    assert [line[0] for line in lines] == ["against Spark's own"]
+    add(targets(9, 1), path, machine="slow, 4 cores")
+    assert compared(targets(9, 1), path, "slow, 4 cores")[1] == []
+
+
 def test_figures_of_another_version_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "figures.json"
     add(targets(9, 0.1), path, "1.0")
