@@ -27,6 +27,16 @@ def reported(query: Situation) -> History:
     return history
 
 
+def one_batch(folder: Path) -> MicroBatch:
+    query = Situation(folder, {"a": records([0])})
+    try:
+        batch = reported(query.run()).latest
+    finally:
+        query.close()
+    assert batch is not None
+    return batch
+
+
 def test_progress_and_checkpoint_give_the_same_tables(tmp_path: Path) -> None:
     query = one_split_idle(tmp_path)
     try:
@@ -58,12 +68,7 @@ def test_a_history_says_how_long_a_split_was_what_and_who_holds_the_watermark_si
 
 
 def test_the_time_that_retention_leaves_is_in_the_history_and_a_metric(tmp_path: Path) -> None:
-    query = Situation(tmp_path, {"a": records([0])})
-    try:
-        batch = reported(query.run()).latest
-    finally:
-        query.close()
-    assert batch is not None
+    batch = one_batch(tmp_path)
     assert batch.sources[0] is not None
     explanation = replace(batch.sources[0].explanation, metrics=(("retentionSecondsLeft", 5400),))
     near = replace(batch, sources=(replace(batch.sources[0], explanation=explanation),))
@@ -78,12 +83,7 @@ def test_the_time_that_retention_leaves_is_in_the_history_and_a_metric(tmp_path:
 
 
 def test_a_query_that_stands_still_between_two_runs_spends_that_time_in_no_status(tmp_path: Path) -> None:
-    query = Situation(tmp_path, {"a": records([0])})
-    try:
-        batch = reported(query.run()).latest
-    finally:
-        query.close()
-    assert batch is not None
+    batch = one_batch(tmp_path)
     history = History()
     history.add(batch)
     history.add(later(batch, 1, 10))
