@@ -134,6 +134,19 @@ class KafkaBroker:
         """PEM: what clients of the secure listener trust."""
         return self._folder / "certificate.pem"
 
+    def has_compacted(self, topic: str, partition: int) -> bool:
+        """Whether the cleaner has been through all segments of a partition but the newest, which it leaves as it is."""
+        newest = max(int(segment.stem) for segment in (self._data / f"{topic}-{partition}").glob("*.log"))
+        # A version, how many lines follow, and these: topic, partition, first offset that was not cleaned.
+        checkpoint = self._data / "cleaner-offset-checkpoint"
+        cleaned = checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else []
+        found = {(name, int(number)): int(offset) for name, number, offset in map(str.split, cleaned)}
+        return found.get((topic, partition), 0) >= newest
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
     @property
     def is_running(self) -> bool:
         """Whether its process is there; a paused one is."""
@@ -243,7 +256,7 @@ class KafkaBroker:
                 port=port,
                 secure_port=secure_port,
                 controller_port=controller_port,
-                data=self._folder / "data",
+                data=self._data,
                 keystore=self._keystore(),
                 modules="org.apache.kafka.common.security",
                 user=USER,
