@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import deltalake
@@ -14,7 +15,7 @@ from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import MalformedDataError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
-from tests.delta.tables import SECOND, append, harness, rows, times
+from tests.delta.tables import SECOND, STRATEGY, append, harness, rows, times
 from tests.tables.changing import read_with_restarts
 
 
@@ -173,6 +174,24 @@ def test_a_bound_is_cut_to_milliseconds_and_holds_all_the_same(tmp_path: Path) -
     done.run()
 
     assert times(done) == [1_111_111, 2_222_999]
+
+
+def test_statistics_with_the_offset_of_a_zone_are_bounds(tmp_path: Path) -> None:
+    """Spark writes moments as they are in the zone of its session."""
+    for second in (1_700_000_000, 1_700_000_001):
+        append(tmp_path, [second * SECOND])
+    for log in (tmp_path / "_delta_log").glob("*.json"):
+        text = re.sub(r"2023-11-14T22:13:(2\d)(\.\d+)?Z", r"2023-11-14T14:13:\1.000-08:00", log.read_text())
+        assert "-08:00" in text
+        log.write_text(text)
+    source = DeltaSource(str(tmp_path))
+    lister = source.open_lister(source.schema(), STRATEGY.timestamp_assigner)
+
+    added, snapshot = lister.commits(-1), lister.snapshot(1)
+
+    for listed in (added.files, snapshot):
+        assert sorted(listed["low_us"].to_pylist()) == [1_700_000_000 * SECOND, 1_700_000_001 * SECOND]
+        assert sorted(listed["high_us"].to_pylist()) == [1_700_000_000 * SECOND + 999, 1_700_000_001 * SECOND + 999]
 
 
 def test_statistics_that_lack_are_taken_from_the_file(tmp_path: Path) -> None:

@@ -116,14 +116,12 @@ def _from_json(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Bounds as the log writes them; null where one cannot be read."""
     if pa.types.is_timestamp(kind):
         texts = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
-        plain = pc.replace_substring_regex(texts, r"(?i)(Z|[+-]\d\d:?\d\d)$", "")
-        zoned = pc.match_substring_regex(texts, r"[+-]\d\d:?\d\d$")
+        # Spark writes moments with the offset of its session's zone; times without a zone have none.
+        plain = texts if kind.tz is not None else pc.replace_substring_regex(texts, r"(?i)Z$", "")
         try:
-            # Another zone than UTC is written by no writer that we know: such a bound is not used.
-            micros = plain.cast(pa.timestamp("us")).cast(pa.int64())
+            return plain.cast(pa.timestamp("us", kind.tz)).cast(kind)
         except pa.ArrowInvalid:
             return pa.nulls(len(values), kind)
-        return pc.if_else(pc.fill_null(zoned, False), None, micros).cast(pa.timestamp("us", kind.tz)).cast(kind)
     if pa.types.is_date(kind):
         values = [value if isinstance(value, str) else None for value in values]
     try:
