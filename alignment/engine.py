@@ -331,6 +331,7 @@ class Engine:
         return bool(
             (after.positions > before.positions).any()
             or plan.late.any()
+            or plan.outside > 0
             or after.combined != self._announced.combined
             or after.split_ids != self._announced.split_ids
             or any(

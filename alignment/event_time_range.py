@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.arrow_times import format_timestamp
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import BoolArray, Int64Array
 
-__all__ = ["ALL_TIMES", "EventTimeRange"]
+__all__ = ["ALL_TIMES", "EventTimeRange", "Overlap"]
+
+Overlap: TypeAlias = Literal["drop", "keep", "fail"]
+"""What becomes of records outside of a range: they are left out, handed on, or an error."""
+
+INSIDE: Final = 0
+PARTLY: Final = 1
+WHOLLY: Final = 2
+"""Of a block: none of its records is outside of a range, some may be, or all are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +29,13 @@ class EventTimeRange:
     """The event times `from_us <= t < until_us`, in microseconds since the epoch; None where there is no bound.
 
     A record without a valid event time is in no range and outside of none: what becomes of it is decided elsewhere, so
-    that a block in which there may be one is never left out.
+    that a block in which there may be one is never left out. With an `overlap` of `keep` or `fail` no block is left out
+    either: the records outside are handed on, or must be found.
 
     Raises
     ------
     InvalidArgumentError
-        If `until_us` is not after `from_us`.
+        If `until_us` is not after `from_us`, or `overlap` is none of the three.
 
     Examples
     --------
@@ -34,10 +44,13 @@ class EventTimeRange:
     array([ True, False,  True, False])
     >>> morning.excludes(np.array([0, 0, NO_TIMESTAMP]), np.array([5_000_000, 7_000_000, 5_000_000]))
     array([ True, False, False])
+    >>> EventTimeRange(6_000_000, overlap="keep").excludes(np.array([0]), np.array([5_000_000]))
+    array([False])
     """
 
     from_us: int | None = None
     until_us: int | None = None
+    overlap: Overlap = "drop"
 
     def __post_init__(self) -> None:
         if self.from_us is not None and self.until_us is not None and self.until_us <= self.from_us:
@@ -45,6 +58,8 @@ class EventTimeRange:
                 f"the event times from {format_timestamp(self.from_us)} until {format_timestamp(self.until_us)}: there "
                 "are none; let the second be later than the first"
             )
+        if self.overlap not in get_args(Overlap):
+            raise InvalidArgumentError(f"overlap = {self.overlap!r}: must be one of {', '.join(get_args(Overlap))}")
 
     def __bool__(self) -> bool:
         """Whether there is a bound at all."""
@@ -52,28 +67,47 @@ class EventTimeRange:
 
     def outside(self, times: Int64Array) -> BoolArray:
         """`bool[n]`: which event times, `int64[n]`, are valid and lie outside. O(n)."""
-        return self.excludes(times, times)
+        outside: BoolArray = np.zeros(times.shape, np.bool_)
+        if self.from_us is not None:
+            outside |= times < self.from_us
+        if self.until_us is not None:
+            outside |= times >= self.until_us
+        outside &= times != NO_TIMESTAMP
+        return outside
+
+    def parts_outside(self, low: Int64Array, high: Int64Array) -> npt.NDArray[np.int8]:
+        """`int8[n]`: whether records of blocks lie outside, by bounds of their event times, `int64[n]` each. O(n).
+
+        `INSIDE`, `PARTLY` or `WHOLLY`. Bounds may be wide: a block that is `PARTLY` outside may have no such record.
+        """
+        touched, wholly = np.zeros(low.shape, np.bool_), np.zeros(low.shape, np.bool_)
+        if self.from_us is not None:
+            touched, wholly = touched | (low < self.from_us), wholly | (high < self.from_us)
+        if self.until_us is not None:
+            touched, wholly = touched | (high >= self.until_us), wholly | (low >= self.until_us)
+        touched &= high != NO_TIMESTAMP
+        wholly &= low != NO_TIMESTAMP
+        return touched.astype(np.int8) + wholly
 
     def without_earlier(self, times: Int64Array) -> Int64Array:
         """The event times with `NO_TIMESTAMP` in place of those before the range, `int64[n]`. O(n).
 
-        A stream is planned by these: what comes before the range counts for nothing. What comes behind it goes on
-        counting, so that the watermark passes the end of the range.
+        A stream is planned by these: what comes before the range, and is left out, counts for nothing. What comes
+        behind it goes on counting, so that the watermark passes the end of the range.
         """
-        return times if self.from_us is None else np.where(times < self.from_us, NO_TIMESTAMP, times)
+        if self.from_us is None or self.overlap != "drop":
+            return times
+        return np.where(times < self.from_us, NO_TIMESTAMP, times)
 
     def excludes(self, low: Int64Array, high: Int64Array) -> BoolArray:
-        """`bool[n]`: which blocks have no record that is wanted, by bounds of their event times, `int64[n]` each. O(n).
+        """`bool[n]`: which blocks need not be read, by bounds of their event times, `int64[n]` each. O(n).
 
         Bounds may be wide. A block with `low` of `NO_TIMESTAMP` may have records without a valid event time, and is
         excluded by nothing.
         """
-        excluded: BoolArray = np.zeros(low.shape, np.bool_)
-        if self.from_us is not None:
-            excluded |= high < self.from_us
-        if self.until_us is not None:
-            excluded |= low >= self.until_us
-        excluded &= low != NO_TIMESTAMP
+        if self.overlap != "drop":
+            return np.zeros(low.shape, np.bool_)
+        excluded: BoolArray = self.parts_outside(low, high) == WHOLLY
         return excluded
 
 

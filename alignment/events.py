@@ -44,9 +44,10 @@ class RangeReport:
 
     `gaps` of these positions hold no record. A range that is read twice gives the same report: taking one in twice
     makes no difference. `min_us` and `max_us` are the earliest and latest event time, `NO_TIMESTAMP` if no record has
-    one; `late` counts records at or below the watermark that was announced before the micro-batch. Of a generator of
-    the user's own, or the source: the largest watermark that it emitted for these records, whether it marked the split
-    as idle last, and what it goes on from behind them (`alignment.split_generators.GeneratorState`; empty without one).
+    one; `late` counts records at or below the watermark that was announced before the micro-batch, `outside` those that
+    lie outside of the wanted range. Of a generator of the user's own, or the source: the largest watermark that it
+    emitted for these records, whether it marked the split as idle last, and what it goes on from behind them
+    (`alignment.split_generators.GeneratorState`; empty without one).
     """
 
     split_id: str
@@ -60,6 +61,7 @@ class RangeReport:
     state_version: int = 0
     state: str = ""
     gaps: int = 0
+    outside: int = 0
 
     @property
     def records(self) -> int:

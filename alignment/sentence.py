@@ -22,11 +22,11 @@ _STANDING_US: Final = _SECOND_US
 
 
 def sentence(explanation: Explanation) -> str:
-    """Why the watermark is where it is, who waits for others, and what was late. O(n)."""
+    """Why the watermark is where it is, who waits for others, what was late, and what outside of the range. O(n)."""
     parts = [_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_idle_ones(explanation)]
     if explanation.away is not None and explanation.cause is not Cause.SOURCE:
         parts.append(f"Not all splits can be reached: {explanation.away}.")
-    return " ".join([*parts, *_late(explanation)])
+    return " ".join([*parts, *_late(explanation), *_outside(explanation)])
 
 
 def moment(us: int, near_us: int | None = None) -> str:
@@ -332,6 +332,13 @@ def _idle_ones(explanation: Explanation) -> list[str]:
     if not idle or len(idle) == len(explanation.splits):
         return []
     return [f"{named(idle)} {'are' if idle[1:] else 'is'} idle and {'hold' if idle[1:] else 'holds'} nothing back."]
+
+
+def _outside(explanation: Explanation) -> list[str]:
+    outside = dict(explanation.metrics).get("outOfRangeRecords", 0)
+    lie = "lies" if outside == 1 else "lie"
+    text = f"{counted(outside, 'record')} {lie} outside of the range of event times (option overlap)."
+    return [text] if outside else []
 
 
 def _late(explanation: Explanation) -> list[str]:

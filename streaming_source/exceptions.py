@@ -14,6 +14,7 @@ __all__ = [
     "NoSchemaError",
     "OffsetError",
     "OptionError",
+    "OutOfRangeError",
     "PathNotFoundError",
     "SchemaError",
     "SourceError",
@@ -72,6 +73,10 @@ class CheckpointError(SourceError, ValueError):
 
 class LateRecordError(SourceError):
     """A record is late, and option `late` is `fail`."""
+
+
+class OutOfRangeError(SourceError):
+    """A record lies outside of the range of `eventTimeFrom` and `eventTimeUntil`, and option `overlap` is `fail`."""
 
 
 class UnsupportedOperationError(SourceError, NotImplementedError):

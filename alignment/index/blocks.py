@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.event_time_range import ALL_TIMES, INSIDE, EventTimeRange
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
@@ -38,7 +38,8 @@ class _Blocks(NamedTuple):
 
     A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
     yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
-    It is `unwanted` if all its event times are outside of the range that is read: then no record of it is read.
+    `outside` says whether records of it lie outside of the range of event times: `INSIDE`, `PARTLY` or `WHOLLY`. It is
+    `unwanted` if it lies outside as a whole and such records are left out: then no record of it is read.
     `at`, `base` and `used` are those of `ExactTimes`: -1, 0 and 0 where the exact times of a block are not kept;
     `opaque` and `head` those of `OpaqueBlocks`: 0 and `NO_TIMESTAMP` where the exact times of a block can be loaded.
     """
@@ -52,6 +53,7 @@ class _Blocks(NamedTuple):
     skip: npt.NDArray[np.int32]
     opaque: npt.NDArray[np.int8]
     head: Int64Array
+    outside: npt.NDArray[np.int8]
     unwanted: BoolArray
     at: Int64Array
     base: npt.NDArray[np.int32]
@@ -72,8 +74,8 @@ class _Added(NamedTuple):
 
     split_id: str
     opaque: int
-    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray]
-    """`first`, `end`, `low`, `high`, `unwanted`."""
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, npt.NDArray[np.int8], BoolArray]
+    """`first`, `end`, `low`, `high`, `outside`, `unwanted`."""
 
 
 PERHAPS_LOOSE: Final = 2
@@ -91,6 +93,7 @@ _SMALL: Final = {
     "loose": np.int8,
     "skip": np.int32,
     "opaque": np.int8,
+    "outside": np.int8,
     "unwanted": np.bool_,
     "base": np.int32,
 }
@@ -205,11 +208,14 @@ class BlockTable:
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
         unwanted = self.wanted.excludes(low, high)
+        # Of an opaque block only the latest event time is known, or a bound of it.
+        outside = np.full(low.shape, INSIDE, np.int8)
         if opaque == LOADED:
+            outside = self.wanted.parts_outside(low, high)
             low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, unwanted)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, outside, unwanted)))
         self.is_stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -219,7 +225,8 @@ class BlockTable:
         if not added:
             return _NO_BLOCKS
         first, end, low, high = (np.concatenate([blocks.columns[i] for blocks in added]) for i in range(4))
-        unwanted = np.concatenate([blocks.columns[4] for blocks in added])
+        outside = np.concatenate([blocks.columns[4] for blocks in added])
+        unwanted = np.concatenate([blocks.columns[5] for blocks in added])
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
@@ -236,6 +243,7 @@ class BlockTable:
             skip=skip,
             opaque=opaque,
             head=head,
+            outside=outside,
             unwanted=unwanted,
             at=at,
             base=base,

@@ -25,6 +25,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import PERHAPS_LOOSE, BlockTable, first_above, ranges
 from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes
 from alignment.index.opaque import FirstLater, OpaqueBlocks
+from alignment.index.outside import OutsideBlock, OutsideRecords
 from alignment.index.row_limit import RowLimit
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
@@ -47,8 +48,8 @@ class EventTimeIndex:
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
     every further one the cost in its docstring, in numpy steps, plus the loading of the blocks where a cut falls.
 
-    It has a table of the blocks, the exact times of some of them (of which `cached_times` are kept), and the queries
-    that find where opaque ones are cut.
+    It has a table of the blocks, the exact times of some of them (of which `cached_times` are kept), the queries that
+    find where opaque ones are cut, and the count of what lies outside of the wanted range.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class EventTimeIndex:
         self._loaded = ExactTimes(self._table, load_wanted, cached_times)
         self._opaque = OpaqueBlocks(self._table, locate)
         self._row_limit = RowLimit(self._table, self._loaded)
+        self._outside = OutsideRecords(self._table, self._loaded, load)
 
     # ---- splits and blocks ---------------------------------------------------------------------------------------
 
@@ -255,6 +257,18 @@ class EventTimeIndex:
             counts = np.add.reduceat((times <= bound_us) & (times != NO_TIMESTAMP), starts, dtype=np.int64)
             np.add.at(result, owner[part], counts)
         return result
+
+    def count_outside(self, positions: Int64Array, ends: Int64Array) -> int:
+        """How many records of `[positions, ends)` lie outside of the wanted range; see `OutsideRecords.count`. O(m)."""
+        if not self._table.wanted:
+            return 0
+        (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
+        return self._outside.count(ranges(current, np.minimum(last + 1, self._table.stop)), positions, ends)
+
+    def first_outside(self) -> OutsideBlock | None:
+        """A block that lies outside of the wanted range as a whole, None if there is none. O(m)."""
+        self._settle()
+        return self._outside.first()
 
     def count(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
         """How many records `[positions, ends)` have, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""

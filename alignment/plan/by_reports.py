@@ -109,9 +109,9 @@ class ReactivePlanner:
         position after the last record of each split that is known to be there. Nothing later than a horizon is
         announced, but may be read.
 
-        In the plan `bound_us` is the limit. `late` are the late records reported since the plan before: each is in one
-        plan only, so a plan with any must be committed even if it reads nothing. `rows` are predicted where positions
-        have gaps.
+        In the plan `bound_us` is the limit. `late` and `outside` are the records reported since the plan before: each
+        is in one plan only, so a plan with any must be committed even if it reads nothing. `rows` are predicted where
+        positions have gaps.
         """
         if ends.shape != before.positions.shape:
             raise InvalidArgumentError(f"ends has the shape {ends.shape}: must be one for each of {len(before)} splits")
@@ -157,6 +157,7 @@ class ReactivePlanner:
             idle=~unread & idle,
             finished=~unread & complete,
             late=self.splits.take_late(slots),
+            outside=self.splits.take_outside(),
             bound_us=bound,
             limited_by=limited_by,
             horizon_us=horizon_us,

@@ -32,10 +32,11 @@ class MicroBatchPlan:
 
     The positions of the table `after` are the ends of the batch. Nothing later than `bound_us`, the `T` that was
     chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
-    (`int64[n]`) at or below the watermark announced before it. `holds_us` is where each holds the combined watermark
-    after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts. It is how far the
-    other sources of an alignment group take this one to be: a split that no longer bounds `T` is left out of it, as
-    long as another one has records.
+    (`int64[n]`) at or below the watermark announced before it; `outside` is how many lie outside of the range of event
+    times that is wanted, read or passed by, as far as event times are known. `holds_us` is where each holds the
+    combined watermark after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts.
+    It is how far the other sources of an alignment group take this one to be: a split that no longer bounds `T` is left
+    out of it, as long as another one has records.
     """
 
     after: SplitTable
@@ -45,6 +46,7 @@ class MicroBatchPlan:
     late: Int64Array
     slowest_us: int | None
     holds_us: Int64Array
+    outside: int = 0
 
 
 def conclude(
@@ -64,13 +66,14 @@ def conclude(
     no_more_splits: bool,
     rows: int | None = None,
     bounding: BoolArray | None = None,
+    outside: int = 0,
 ) -> MicroBatchPlan:
     """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
 
     `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
-    `paused`, `idle` and `finished` (`bool[n]`) are the statuses then; active where none of them. The last one
-    that is set holds. `rows` are read up to `ends`; None where every position is one. `bounding` (`bool[n]`) are the
-    splits that bound `T` in the next plan; None for all that count.
+    `paused`, `idle` and `finished` (`bool[n]`) are the statuses then; active where none of them. The last one that is
+    set holds. `outside` is that of the plan. `rows` are read up to `ends`; None where every position is one. `bounding`
+    (`bool[n]`) are the splits that bound `T` in the next plan; None for all that count.
     """
     statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
     statuses[paused] = SplitStatus.PAUSED
@@ -97,5 +100,12 @@ def conclude(
     slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
     rows = total(ends - before.positions) if rows is None else rows
     return MicroBatchPlan(
-        after=after, bound_us=bound_us, limited_by=limited_by, rows=rows, late=late, slowest_us=slowest, holds_us=held
+        after=after,
+        bound_us=bound_us,
+        limited_by=limited_by,
+        rows=rows,
+        late=late,
+        slowest_us=slowest,
+        holds_us=held,
+        outside=outside,
     )

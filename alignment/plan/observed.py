@@ -84,6 +84,7 @@ class ObservedSplits:
         self._free: list[int] = []
         # Of each slot the ranges reported: begin, end, begin, end, ... ascending.
         self._reported: list[list[int]] = []
+        self._outside = 0
         for name, dtype, _ in self._COLUMNS:
             setattr(self, name, np.empty(0, dtype))
 
@@ -118,6 +119,7 @@ class ObservedSplits:
         already. Reports of a micro-batch that is read again do come, and are taken in.
         """
         self.forget(self._slots.keys() - set(table.split_ids))
+        self._outside = 0
         for slot, position in zip(self.take_up(table).tolist(), table.positions.tolist(), strict=True):
             self._begin(slot, position)
 
@@ -170,6 +172,7 @@ class ObservedSplits:
             return bool(is_later)
         if new_rows == rows:
             self._late[slot] += report.late
+            self._outside += report.outside
         if not self.is_reported[slot]:
             self._take_in_last(slot, report)
         return True
@@ -178,6 +181,11 @@ class ObservedSplits:
         """Late records counted since they were last taken, `int64[n]`. O(n)."""
         fresh: Int64Array = self._late[slots] - self._late_counted[slots]
         self._late_counted[slots] = self._late[slots]
+        return fresh
+
+    def take_outside(self) -> int:
+        """Records outside of the wanted range, counted since they were last taken."""
+        fresh, self._outside = self._outside, 0
         return fresh
 
     def _take_in_last(self, slot: int, report: RangeReport) -> None:

@@ -35,8 +35,8 @@ class PlanningRules:
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
     times
-        The event times that are wanted. What lies before them counts for nothing; what lies behind them moves the
-        watermark, and is never late. The index has the same range.
+        The event times that are wanted. Of what lies outside and is left out, the earlier records count for nothing,
+        and the later ones move the watermark, and are never late. The index has the same range.
     """
 
     out_of_orderness_us: int | None
@@ -58,7 +58,9 @@ class PlanningRules:
 
     def late_up_to(self, announced_us: int) -> int:
         """Wanted records are late up to here, where this watermark was announced."""
-        return announced_us if self.times.until_us is None else min(announced_us, self.times.until_us - 1)
+        if self.times.until_us is None or self.times.overlap != "drop":
+            return announced_us
+        return min(announced_us, self.times.until_us - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,8 +80,9 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     def event_time_range(self) -> EventTimeRange:
         """The event times that the query wants, in batch or in a stream; by default all. It does not change.
 
-        Records outside of it are always left out of the frame. An enumerator may also leave out blocks, or whole
-        splits, that this range excludes: in `SupportsEventTimeIndex.ranges`, and where a new split begins or ends.
+        Records outside of it are left out of the frame, unless its `overlap` is `keep` or `fail`. An enumerator may
+        also leave out blocks, or whole splits, that this range excludes (`EventTimeRange.excludes`): in
+        `SupportsEventTimeIndex.ranges`, and where a new split begins or ends.
         """
         return ALL_TIMES
 

@@ -22,6 +22,7 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
+from streaming_source.coordinator.overlap import check_no_overlap
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import with_source
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
@@ -268,7 +269,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         explanation = self.runtime.engine.explain(self._now_us())
         waits_for = self._group if explanation.waits_for_group else None
         return replace(
-            with_source(explanation, self.runtime, self.state, self._strange),
+            with_source(explanation, self.runtime, self.state, self._strange, self._rules),
             group=None if waits_for is None else waits_for.slowest_at(explanation.at_us),
             batch=self._batch,
             reads=self._source.identity[:_SHOWN],
@@ -350,6 +351,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
+        check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
         is_news = is_turn or self._announce_again or self._announces_end or engine.has_news(plan)
         if is_news:
@@ -477,6 +479,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             silent_since_us=silent_since_us,
             checkpoint=checkpoint,
             routed=routed,
+            outside=self.state.outside + plan.outside,
             generators=generators,
             time_limit_us=time_limit_us,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,18 @@ from streaming_source.api import SourceSplit
 from streaming_source.coordinator.event_times import RecordNumber
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import SourceState
+from streaming_source.coordinator.state import ReadRules, SourceState
 from streaming_source.coordinator.strange_times import StrangeTimes
 
 __all__ = ["with_source"]
 
 
 def with_source(
-    explanation: Explanation, runtime: SourceRuntime[Any, Any], state: SourceState[Any, Any], strange: StrangeTimes
+    explanation: Explanation,
+    runtime: SourceRuntime[Any, Any],
+    state: SourceState[Any, Any],
+    strange: StrangeTimes,
+    rules: ReadRules,
 ) -> Explanation:
     """Return an explanation of the runtime's engine with what its source adds. O(n).
 
@@ -40,8 +44,14 @@ def with_source(
         splits=tuple(splits),
         away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
         needed_bound_us=strange.needed_bound_us,
-        metrics=tuple(host.enumerator.metrics().items()),
+        metrics=(*host.enumerator.metrics().items(), *_outside(state, rules)),
     )
+
+
+def _outside(state: SourceState[Any, Any], rules: ReadRules) -> Iterator[tuple[str, int]]:
+    """How many records lay outside of the wanted range, as far as their event times are known to the planner."""
+    if rules.times and rules.times.overlap != "fail":
+        yield "outOfRangeRecords", state.outside
 
 
 def _in_source_positions(

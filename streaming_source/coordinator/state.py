@@ -40,7 +40,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
     when a split is idle after a restart. `checkpoint` is what the enumerator remembers, None before it has started.
 
     `routed` late records were taken out of the frame so far, of all splits that ever were, and left to the query that
-    reads `late_records`. `generators` is what the watermark generator of each split goes on from, where the table does
+    reads `late_records`. So far `outside` records lay outside of the wanted range, as far as their event times were
+    known to the planner. `generators` is what the watermark generator of each split goes on from, where the table does
     not say that; empty without one. Event times from `time_limit_us` on are invalid in the micro-batch that leads to
     this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option.
     """
@@ -52,6 +53,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     silent_since_us: Int64Array
     checkpoint: CheckpointT | None
     routed: int = 0
+    outside: int = 0
     generators: tuple[GeneratorState | None, ...] = ()
     time_limit_us: int | None = None
 

@@ -134,6 +134,7 @@ def _is_possible(report: RangeReport) -> bool:
         and (report.min_us == NO_TIMESTAMP) == (report.max_us == NO_TIMESTAMP)
         and report.gaps >= 0
         and 0 <= report.late <= report.records
+        and 0 <= report.outside <= report.records
     )
 
 

@@ -25,6 +25,7 @@ class _Seen:
     min_us: int = NO_TIMESTAMP
     max_us: int = NO_TIMESTAMP
     late: int = 0
+    outside: int = 0
     output: LatestWatermark = field(default_factory=LatestWatermark)
     generator: RunningGenerator | None = None
 
@@ -77,6 +78,10 @@ class ObservedTimes:
         """Count late records of a split; `late` is `bool[n]`, True at or below the announced watermark. O(n)."""
         self._seen(split_id).late += int(np.count_nonzero(late))
 
+    def count_outside(self, split_id: str, outside: npt.NDArray[np.bool_]) -> None:
+        """Count records of a split that are outside of the wanted range, `bool[n]`. O(n)."""
+        self._seen(split_id).outside += int(np.count_nonzero(outside))
+
     def source_output(self, split_id: str) -> LatestWatermark:
         """Return the output that takes the watermarks that the source itself emits for a split."""
         return self._seen(split_id).output
@@ -105,6 +110,7 @@ class ObservedTimes:
                     state_version=state.version,
                     state=state.text,
                     gaps=stop - split.position - seen.records,
+                    outside=seen.outside,
                 )
             )
         return reports

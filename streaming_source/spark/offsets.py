@@ -98,6 +98,7 @@ class OffsetCodec:
             **_generators_to_json(state),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
             **({"routed": state.routed} if state.routed else {}),
+            **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
             "splits_v": write.version,
             "splits": splits,
@@ -134,6 +135,7 @@ class OffsetCodec:
                 silent_since_us=silent_since_us,
                 checkpoint=checkpoint,
                 routed=routed,
+                outside=int(offset.get("out_of_range", 0)),
                 generators=generators,
                 time_limit_us=limit_us,
             )
@@ -190,6 +192,7 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
     fixed["watermarkRows"] = rules.announces or None
     for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
         fixed[name] = None if bound_us is None else format_timestamp(bound_us)
+    fixed["overlap"] = "keep" if rules.times.overlap == "keep" else None
     return {name: value for name, value in fixed.items() if value is not None}
 
 
@@ -212,6 +215,13 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                 f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: records outside of "
                 f"the range were passed by, and are not read again; {fix}"
             )
+    was, is_ = (fixed.get("overlap", "drop or fail") for fixed in (before, now))
+    if was != is_:
+        passed = "handed on already" if was == "keep" else "passed by, and are not read again"
+        raise OffsetError(
+            f"option overlap is {is_}, and was {was} when the checkpoint was written: records outside of the range "
+            f"were {passed}; {fix}"
+        )
     if "watermarkRows" in now and "watermarkRows" not in before:
         raise OffsetError(
             "the checkpoint is of a query with a plain withWatermark: Spark's watermark in it may be ahead of the "

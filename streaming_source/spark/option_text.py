@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from alignment.durations import format_duration
+from alignment.event_time_range import Overlap
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import STRATEGY_OPTIONS
 
@@ -29,6 +30,7 @@ class FrameKeywords(TypedDict, total=False):
     include_metadata: bool
     event_time_from: datetime | date | str
     event_time_until: datetime | date | str
+    overlap: Overlap
     alignment_scope: Literal["application", "query"]
     alignment_location: str
     max_rows_per_trigger: int | None

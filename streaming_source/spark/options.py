@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 
 from alignment.arrow_times import UTC, parse_iso8601, time_zone
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.event_time_range import ALL_TIMES, EventTimeRange, Overlap
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
@@ -197,6 +197,14 @@ class FrameOptions:
     event_time_until: str | None = option_field(
         None, "eventTimeUntil", text, "The same for its end: only records before this event time."
     )
+    overlap: Overlap = option_field(
+        "drop",
+        "overlap",
+        choice(*get_args(Overlap)),
+        "With `eventTimeFrom` or `eventTimeUntil`: what to do with records outside of them, which another source may "
+        "have as well. `drop`: leave them out; `keep`: read them all, and hand them on; `fail`: at the first one. "
+        "What is dropped or kept is counted (`outOfRangeRecords`).",
+    )
     no_data_batches: bool = option_field(
         True,
         "noDataMicroBatches",
@@ -355,12 +363,18 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
     from_text, until_text = values["eventTimeFrom"], values["eventTimeUntil"]
     bounds = _time("eventTimeFrom", from_text, zone), _time("eventTimeUntil", until_text, zone)
     try:
-        return EventTimeRange(*bounds)
+        found = EventTimeRange(*bounds, overlap=values["overlap"])
     except InvalidArgumentError:
         raise OptionError(
             f"options eventTimeFrom = {from_text!r} and eventTimeUntil = {until_text!r}: no event time lies between "
             "them; let the second be later than the first"
         ) from None
+    if not found and found.overlap != "drop":
+        raise OptionError(
+            f"option overlap = {found.overlap!r} is for records outside of a range of event times; give eventTimeFrom "
+            "or eventTimeUntil as well"
+        )
+    return found
 
 
 def _time(option: str, written: str | None, zone: str | None) -> int | None:

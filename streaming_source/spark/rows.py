@@ -104,7 +104,7 @@ class RowShaper:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
         extracted = self._extracted(batch, source_timestamps)
         wanted = self.options.times
-        inside = ~wanted.outside(extracted.values) if wanted else None
+        outside = wanted.outside(extracted.values) if wanted else None
         times = self._valid(extracted, latest_us)
         records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
@@ -114,10 +114,9 @@ class RowShaper:
                 counted = EventTimes.of(values, values != NO_TIMESTAMP)
             if first := self.observed.see(split_id, batch, counted, records.positions):
                 # Records that were emitted before are read again for their watermark alone.
-                records, inside = records.since(first), None if inside is None else inside[first:]
-        if inside is not None and not inside.all():
-            # Records outside the range are left out: they count neither as late nor as invalid.
-            records = records.only(np.flatnonzero(inside))
+                records, outside = records.since(first), None if outside is None else outside[first:]
+        if outside is not None and outside.any():
+            records = self._without(records, outside, extracted.values[-outside.size :])
         if self.observed is not None:
             self.observed.count_late(split_id, records.late)
         keep = self._kept(records)
@@ -153,6 +152,24 @@ class RowShaper:
             return times
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
+
+    def _without(self, records: _Records, outside: npt.NDArray[np.bool_], times: Int64Array) -> _Records:
+        """Return the records that stay of `n` of which some are outside of the range, by option `overlap`.
+
+        `times`, `int64[n]`, are their event times, valid or not.
+        """
+        wanted = self.options.times
+        if wanted.overlap == "fail":
+            # Here and not above: a task that fails is the only one that needs it.
+            from streaming_source.coordinator.overlap import refusal
+
+            first = int(np.argmax(outside))
+            time_us = int(times[first])
+            raise refusal(f"split {records.split_id!r}, position {records.positions[first]}", time_us, time_us, wanted)
+        if self.observed is not None:
+            self.observed.count_outside(records.split_id, outside)
+        # Those that are left out count neither as late nor as invalid.
+        return records if wanted.overlap == "keep" else records.only(np.flatnonzero(~outside))
 
     def _kept(self, records: _Records) -> npt.NDArray[np.bool_] | None:
         """Return which records become rows; None for all."""

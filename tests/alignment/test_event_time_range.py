@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignment import NO_TIMESTAMP, EventTimeRange
+from alignment.event_time_range import INSIDE, WHOLLY
 from alignment.exceptions import InvalidArgumentError
 
 times = st.one_of(st.integers(-20, 20), st.just(NO_TIMESTAMP))
@@ -42,6 +43,19 @@ def test_a_block_is_excluded_if_and_only_if_all_its_records_lie_outside_on_one_s
         are_after = wanted.until_us is not None and min(block) >= wanted.until_us
         assert is_excluded == (min(block) > NO_TIMESTAMP and (are_before or are_after))
         assert not is_excluded or all(lies_outside(wanted, time) for time in block)
+    for block, part in zip(blocks, wanted.parts_outside(low, high).tolist(), strict=True):
+        found = [lies_outside(wanted, time) for time in block]
+        assert any(found) <= (part > INSIDE)
+        assert (part == WHOLLY) <= all(found)
+    for overlap in ("keep", "fail"):
+        kept = EventTimeRange(wanted.from_us, wanted.until_us, overlap)
+        assert not kept.excludes(low, high).any()
+        assert kept.without_earlier(low).tolist() == low.tolist()
+
+
+def test_an_unknown_overlap_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="overlap = 'maybe': must be one of drop, keep, fail"):
+        EventTimeRange(0, overlap="maybe")  # type: ignore[arg-type]
 
 
 def test_a_range_without_a_bound_excludes_nothing() -> None:

@@ -72,12 +72,17 @@ def _refused(option: str, before: str | None, after: str | None, why: str, says:
 _MEANING = "watermarks are of other event times, and would make records late that are not"
 _RANGE = "records outside of the range were passed by, and are not read again"
 
+_FROM_NOW_ON = "kept; it counts from the first micro-batch on that is planned or read again"
+_BEHIND_ALL = "3000-01-01T00:00:00Z"
+
 STRATEGY: Final = (
     _refused("eventTimeColumn", "t", "u", _MEANING),
     _refused("timestampUnit", "us", "ms", _MEANING, eventTimeColumn="n"),
     _refused("timeZone", "UTC", "Europe/Berlin", f"where the event time may say no zone: {_MEANING}"),
     _refused("eventTimeFrom", None, "1970-01-02T00:00:00Z", _RANGE),
     _refused("eventTimeUntil", "3000-01-01T00:00:00Z", "3001-01-01T00:00:00Z", _RANGE),
+    _may("overlap", "drop", "fail", _FROM_NOW_ON, eventTimeUntil=_BEHIND_ALL),
+    _refused("overlap", "drop", "keep", f"to or from `keep`: {_RANGE}", eventTimeUntil=_BEHIND_ALL),
     _may(
         "maxOutOfOrderness",
         "5 seconds",
@@ -103,7 +108,6 @@ STRATEGY: Final = (
     _may("updateInterval", "1 second", "5 seconds", "none: it is in no offset", maxDrift="1 hour"),
 )
 
-_FROM_NOW_ON = "kept; it counts from the first micro-batch on that is planned or read again"
 _NO_STATE = "none: it is in no offset"
 
 FRAME: Final = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from alignment.arrow_times import format_timestamp
-from streaming_source import DataGeneratorSource, WatermarkStrategy, from_source, read_stream
-from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source import DataGeneratorSource, WatermarkStrategy, explain, from_source, late_records, read_stream
+from streaming_source.exceptions import OffsetError, OptionError, OutOfRangeError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
 from tests.examples import examples
 from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
-from tests.spark.support import SECOND, write_file
+from tests.spark.support import SECOND, available_now, write_file
 
 DDL = "t timestamp, n bigint, s string"
 FIRST, LAST = T0 - 3 * SECOND, T0 + 63 * SECOND
@@ -92,6 +94,15 @@ def test_a_batch_read_has_the_records_of_the_range_in_every_format(
     expected = [time for time in everything if is_within(time, first, until)]
     assert len(everything) == 60
     assert sorted(found, key=str) == sorted(expected, key=str)
+    if first is not None or until is not None:
+        kept = read_batch(root, **options, **of_range(first, until), overlap="keep").column(name)
+        assert sorted(kept.cast(pa.int64()).to_pylist(), key=str) == sorted(everything, key=str)
+        with (
+            pytest.raises(OutOfRangeError, match=r"is outside of eventTime.*, and option overlap is 'fail'")
+            if len(expected) < 60
+            else nullcontext()
+        ):
+            read_batch(root, **options, **of_range(first, until), overlap="fail")
 
 
 @settings(max_examples=examples(15), deadline=None)
@@ -173,6 +184,8 @@ def test_a_record_outside_is_not_invalid_and_one_without_an_event_time_is_not_ou
     ("options", "error"),
     [
         ({"eventTimeFrom": "noon"}, "option eventTimeFrom = 'noon': must be a time such as 2024-01-31T10:00:00Z"),
+        ({"overlap": "keep"}, "option overlap = 'keep' is for records outside of a range .*; give eventTimeFrom or"),
+        ({"eventTimeUntil": "2024-01-01", "timeZone": "UTC", "overlap": "no"}, "option overlap = 'no'"),
         ({"eventTimeUntil": "2024-13-01"}, "option eventTimeUntil = '2024-13-01': must be a time"),
         (
             {"eventTimeFrom": "2024-01-02", "eventTimeUntil": "2024-01-02T00:00:00Z", "timeZone": "UTC"},
@@ -213,13 +226,13 @@ def test_a_bound_without_a_zone_is_in_that_of_times_without_one(tmp_path: Path, 
 class ModelOfLate:
     """Counts, record by record, what a stream of a range must emit and mark: it knows no index and skips nothing."""
 
-    def __init__(self, first: int | None, until: int | None) -> None:
-        self.first, self.until = first, until
+    def __init__(self, first: int | None, until: int | None, overlap: str) -> None:
+        self.first, self.until, self.keeps = first, until, overlap == "keep"
         self.announced: int | None = None
 
     def check(self, table: pa.Table, offset: dict[str, Any], name: str) -> list[int | None]:
         times = table.column(name).cast(pa.int64()).to_pylist()
-        assert all(is_within(time, self.first, self.until) for time in times)
+        assert self.keeps or all(is_within(time, self.first, self.until) for time in times)
         late = [time is not None and self.announced is not None and time <= self.announced for time in times]
         assert table.column("_late").to_pylist() == late
         self.announced = offset["watermark"]
@@ -237,14 +250,16 @@ class ModelOfLate:
     max_rows=st.lists(st.none() | st.integers(1, 30), min_size=1, max_size=5),
     out_of_orderness=st.sampled_from([0, 1, 5]),
     restarts=st.sets(st.integers(0, 40)),
+    overlap=st.sampled_from(["drop", "keep"]),
 )
-def test_a_stream_has_the_records_of_the_range_once_in_every_format(
+def test_a_stream_has_the_records_of_the_range_once_in_every_format_and_counts_the_others(
     written: tuple[Path, Sample],
     bounds: tuple[int | None, int | None],
     split_by: str,
     max_rows: list[int | None],
     out_of_orderness: int,
     restarts: set[int],
+    overlap: str,
 ) -> None:
     root, sample = written
     first, until = bounds
@@ -257,7 +272,9 @@ def test_a_stream_has_the_records_of_the_range_once_in_every_format(
     name = "event_time" if sample.time != "t" else "t"
     everything = read_batch(root, **options).column(name).cast(pa.int64()).to_pylist()
     options |= {"includeMetadata": "true", "bounded": "true", "watermarkRows": "true", **of_range(first, until)}
-    begun, found, model, batches = Reading(stream_reader(root, **options)), [], ModelOfLate(first, until), 0
+    options |= {"overlap": overlap} if (first, until) != (None, None) else {}
+    begun, found, batches = Reading(stream_reader(root, **options)), [], 0
+    model, expected = ModelOfLate(first, until, overlap), [t for t in everything if is_within(t, first, until)]
     try:
         while batches < 200:
             start = begun.offset
@@ -277,7 +294,8 @@ def test_a_stream_has_the_records_of_the_range_once_in_every_format(
             batches += 1
     finally:
         begun.reader.stop()
-    assert sorted(found, key=str) == sorted((time for time in everything if is_within(time, first, until)), key=str)
+    assert sorted(found, key=str) == sorted(everything if overlap == "keep" else expected, key=str)
+    assert begun.offset.get("out_of_range", 0) == len(everything) - len(expected)
     # 3999-12-31, where watermarks end: the source lets go.
     assert begun.offset["watermark"] == 2**63 - 1
     if out_of_orderness == 5:
@@ -351,6 +369,67 @@ def test_another_range_is_refused_at_a_restart(tmp_path: Path) -> None:
     again.reader.stop()
 
 
+@pytest.mark.parametrize("split_by", ["file", "directory"])
+def test_records_outside_fail_before_they_are_read_where_statistics_show_them(tmp_path: Path, split_by: str) -> None:
+    """Of a row group that is partly outside the task fails, before it has handed on any of it."""
+    write_file(tmp_path / "f0.parquet", T0 + np.arange(100) * SECOND, row_group_size=10)
+    options = {"eventTimeColumn": "ts", "splitBy": split_by, "overlap": "fail", "bounded": "true"}
+    begun = Reading(stream_reader(tmp_path, **options, **of_range(T0, T0 + 85 * SECOND)))
+    with pytest.raises(OutOfRangeError, match=r"split '.*', 10 records from .* event time \S+ to \S+ is outside"):
+        begun.next()
+    begun.reader.stop()
+    begun = Reading(stream_reader(tmp_path, **options, **of_range(T0, T0 + 95 * SECOND)))
+    with pytest.raises(
+        OutOfRangeError,
+        match=r"split '.*', position 95: event time \S+ is outside of eventTimeFrom = \S+ and eventTimeUntil = \S+, "
+        r"and option overlap is 'fail'; leave such records to another source with overlap = drop, or",
+    ):
+        begun.next()
+    begun.reader.stop()
+    inside = Reading(stream_reader(tmp_path, **options, **of_range(T0, T0 + 100 * SECOND)))
+    table = inside.next()
+    inside.reader.stop()
+    assert table is not None
+    assert table.num_rows == 100
+
+
+def test_kept_records_can_be_late_and_hold_the_watermark_as_others(tmp_path: Path) -> None:
+    options = {"eventTimeColumn": "ts", "splitBy": "directory", "includeMetadata": "true", "idleTimeout": "none"}
+    options |= {"overlap": "keep", **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
+    write_file(tmp_path / "f0.parquet", [T0])
+    begun = Reading(stream_reader(tmp_path, **options, maxOutOfOrderness="0 seconds"))
+    try:
+        begun.next()
+        assert begun.offset["watermark"] == T0 - 1
+        write_file(tmp_path / "f1.parquet", [T0 + 300 * SECOND])
+        begun.next()
+        write_file(tmp_path / "f2.parquet", [T0 + 250 * SECOND, T0 + 150 * SECOND])
+        table = begun.next()
+    finally:
+        begun.reader.stop()
+    assert table is not None
+    assert table["_late"].to_pylist() == [True, True]
+    assert begun.offset["out_of_range"] == 3
+    assert begun.offset["splits"][0][3] == 2
+
+
+def test_keep_neither_begins_nor_ends_at_a_restart_and_fail_may(tmp_path: Path) -> None:
+    write_file(tmp_path / "f0.parquet", [T0, T0 + SECOND])
+    given = {"eventTimeColumn": "ts", **of_range(T0, T0 + 10 * SECOND)}
+    for before, after in (("drop", "keep"), ("keep", "drop"), ("fail", "keep"), ("drop", "fail"), ("fail", "drop")):
+        begun = Reading(stream_reader(tmp_path, **given, overlap=before))
+        begun.next()
+        begun.reader.stop()
+        again = Reading(stream_reader(tmp_path, **given, overlap=after))
+        again.offset = begun.offset
+        refused = pytest.raises(
+            OffsetError, match=r"option overlap is .* were (handed|passed).*; give it as it was, or use"
+        )
+        with refused if "keep" in (before, after) else nullcontext():
+            again.next()
+        again.reader.stop()
+
+
 def test_files_that_would_be_removed_unread_are_refused(tmp_path: Path) -> None:
     write_file(tmp_path / "f0.parquet", [T0])
     with pytest.raises(OptionError, match=r"with cleanSource .* leave cleanSource out, or the range"):
@@ -395,6 +474,61 @@ def test_files_outside_are_not_read_by_spark(spark: SparkSession, tmp_path: Path
     assert sorted(reader.load(str(tmp_path / "in")).select("ts", "k", "s").collect()) == expected
     with pytest.raises(Exception, match=r"f2\.parquet"):
         spark.read.format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path / "in")).count()
+
+
+@pytest.mark.spark
+def test_spark_has_what_is_outside_dropped_kept_or_refused_and_its_number(spark: SparkSession, tmp_path: Path) -> None:
+    """Of 300 records 90 are before the range and 140 behind it."""
+    for number in range(3):
+        write_file(tmp_path / "in" / f"f{number}.parquet", T0 + (number * 100 + np.arange(100)) * SECOND)
+    given = {"eventTimeColumn": "ts", "bounded": "true", **of_range(T0 + 90 * SECOND, T0 + 160 * SECOND)}
+
+    def run(overlap: str) -> tuple[list[int], dict[str, Any]]:
+        frame = read_stream(spark).format("aligned_files").options(**given, overlap=overlap).load(str(tmp_path / "in"))
+        out = tmp_path / f"out-{overlap}"
+        writer = frame.select(F.unix_micros("ts").alias("us")).writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / f"cp-{overlap}")).start(str(out))
+        query.awaitTermination()
+        assert query.lastProgress is not None
+        (source,) = query.lastProgress["sources"]
+        assert "230 records lie outside of the range of event times (option overlap)." in str(explain(query))
+        return sorted(row.us for row in spark.read.parquet(str(out)).collect()), source["latestOffset"]["metrics"]
+
+    rows, metrics = run("drop")
+    assert rows == [T0 + s * SECOND for s in range(90, 160)]
+    assert metrics["outOfRangeRecords"] == "230"
+    rows, metrics = run("keep")
+    assert rows == [T0 + s * SECOND for s in range(300)]
+    assert metrics["outOfRangeRecords"] == "230"
+    with pytest.raises(
+        StreamingQueryException, match=r"(?s)split '.*', 100 records from .* option\s+overlap\s+is 'fail'"
+    ):
+        run("fail")
+
+
+@pytest.mark.spark
+def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {"eventTimeColumn": "ts", "splitBy": "directory", "late": "route", "maxOutOfOrderness": "0 seconds"}
+    options |= {"lateLocation": str(tmp_path / "log"), **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
+
+    def frame() -> DataFrame:
+        return read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
+
+    def seconds(rows: Any) -> list[int]:
+        return sorted((row[0] - T0) // SECOND for row in rows)
+
+    def read(df: DataFrame, name: str) -> list[int]:
+        times = df.select(F.unix_micros("ts").alias("us"))
+        return seconds(available_now(spark, times, tmp_path / f"cp-{name}", files=tmp_path / name).rows)
+
+    # Before the range, in it, and behind it; then the same again, below the watermark by now, and one that is not.
+    write_file(tmp_path / "in" / "f0.parquet", T0 + np.array([10, 150, 210]) * SECOND)
+    assert read(frame(), "kept") == [150]
+    write_file(tmp_path / "in" / "f1.parquet", T0 + np.array([20, 120, 205, 160, 300]) * SECOND)
+    assert read(frame(), "kept") == [150]
+    assert read(late_records(frame(), str(tmp_path / "cp-kept")), "late") == [120, 160]
 
 
 @pytest.mark.spark
