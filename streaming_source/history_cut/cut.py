@@ -48,10 +48,12 @@ class HistoryCut:
     repeated
         By topic and partition how many records of it the history has more than once.
     rows
-        How many records the history has.
+        How many records with an offset the history has.
     pieces, pieces_read
         How many files or row groups it has, and of how many the columns were read because their statistics do not show
         each offset.
+    nulls
+        How many records lack their topic, partition or offset. They count for nothing above.
     """
 
     next_offsets: Mapping[str, Mapping[int, int]]
@@ -61,6 +63,7 @@ class HistoryCut:
     rows: int = 0
     pieces: int = 0
     pieces_read: int = 0
+    nulls: int = 0
 
     @property
     def starting_offsets(self) -> str:
@@ -93,6 +96,11 @@ class HistoryCut:
         for topic, counts in sorted(self.repeated.items()):
             named = ", ".join(f"{number}: {count:,}" for number, count in sorted(counts.items()))
             lines.append(f"More than once in the history: {topic}, by partition {named}.")
+        if self.nulls:
+            lines.append(
+                f"{self.nulls:,} records have no topic, partition or offset, and count for nothing here. Their offsets "
+                "may be among those that are missing."
+            )
         return "\n".join(lines)
 
 
@@ -163,7 +171,7 @@ class _Offsets:
 
     def __init__(self) -> None:
         self.by_partition: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-        self.pieces = self.pieces_read = 0
+        self.pieces = self.pieces_read = self.nulls = 0
 
     def add(self, extent: Extent, columns: Columns) -> None:
         self.pieces += 1
@@ -172,7 +180,8 @@ class _Offsets:
             self._add(extent.topic, extent.partition, extent.low, extent.high, extent.rows)
             return
         self.pieces_read += 1
-        table = read_offsets(extent, columns)
+        table, nulls = read_offsets(extent, columns)
+        self.nulls += nulls
         for group in table.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_pylist():
             offsets = np.sort(np.array(group["offset_list"], np.int64))
             for low, high, rows in _runs(offsets):
@@ -206,6 +215,7 @@ class _Offsets:
             rows=rows,
             pieces=self.pieces,
             pieces_read=self.pieces_read,
+            nulls=self.nulls,
         )
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from alignment import arrow_compute as pc
 from streaming_source.exceptions import OptionError, PathNotFoundError, SchemaError, UnsupportedOperationError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Extent:
     """The offsets of one piece of a history: `rows` from `low` to `high`, all of one partition.
 
     `piece` reads the columns of its rows. Without statistics, or where these do not show that there is one partition
-    alone, `low` is None.
+    alone and no null, `low` is None.
     """
 
     piece: Any
@@ -69,12 +68,13 @@ def extents_of(history: History, columns: Columns) -> Iterator[Extent]:
         yield from _of_parquet(path, columns)
 
 
-def read_offsets(extent: Extent, columns: Columns) -> pa.Table:
-    """The columns `topic`, `partition` and `offset` of a piece, without rows that have no offset. O(rows)."""
+def read_offsets(extent: Extent, columns: Columns) -> tuple[pa.Table, int]:
+    """The columns `topic`, `partition` and `offset` of a piece, without rows that lack one; how many do. O(rows)."""
     names = ("topic", "partition", "offset")
     read = extent.piece(list(columns))
     table = pa.table({name: read[column] for name, column in zip(names, columns, strict=True)})
-    return table.filter(pc.is_valid(table["offset"]))
+    complete = table.drop_null()
+    return complete, table.num_rows - complete.num_rows
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -111,13 +111,18 @@ def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
     _check_columns(path, found.schema.names, columns)
     for fragment in found.get_fragments():
         given = ds.get_partition_keys(fragment.partition_expression)
+        stored = fragment.metadata.schema
+        places = {stored.column(i).path: i for i in range(len(stored))}
         for part in fragment.split_by_row_group():
             (group,) = part.row_groups
             bounds = group.statistics or {}
             ranges = {
                 name: (given[name], given[name]) if name in given else _ends(bounds.get(name)) for name in columns
             }
-            yield _extent(_reader(part, found.schema), group.num_rows, [ranges[name] for name in columns])
+            of_group = part.metadata.row_group(group.id)
+            nulls = [_nulls(of_group.column(places[name])) for name in columns if name in places and name not in given]
+            rows = group.num_rows
+            yield _extent(_reader(part, found.schema), rows, [ranges[name] for name in columns], nulls)
 
 
 def _reader(part: ds.Fragment, schema: pa.Schema) -> Any:
@@ -128,9 +133,14 @@ def _ends(bounds: Mapping[str, Any] | None) -> tuple[Any, Any]:
     return (None, None) if bounds is None else (bounds["min"], bounds["max"])
 
 
-def _extent(piece: Any, rows: int, ranges: Sequence[tuple[Any, Any]]) -> Extent:
+def _nulls(chunk: Any) -> int | None:
+    return chunk.statistics.null_count if chunk.is_stats_set else None
+
+
+def _extent(piece: Any, rows: int, ranges: Sequence[tuple[Any, Any]], nulls: Iterable[int | None]) -> Extent:
+    """Of a piece with the bounds of each column, and the number of nulls in each that is stored; None if not known."""
     topic, partition, (low, high) = ranges
-    if low is None or high is None or None in (*topic, *partition):
+    if any(count != 0 for count in nulls) or low is None or high is None or None in (*topic, *partition):
         return Extent(piece, rows)
     if topic[0] != topic[1] or partition[0] != partition[1]:
         return Extent(piece, rows)
@@ -171,9 +181,9 @@ def _of_delta(path: str, columns: Columns) -> Iterator[Extent]:
             (given[name], given[name]) if name in given else tuple(row.get(f"{kind}.{name}") for kind in _STATISTICS)
             for name in columns
         ]
-        yield _extent(
-            _file_reader(files, f"{root}/{unquote(row['path'])}", given, schema), row["num_records"] or -1, ranges
-        )
+        nulls = [row.get(f"null_count.{name}") for name in columns if name not in given]
+        piece = _file_reader(files, f"{root}/{unquote(row['path'])}", given, schema)
+        yield _extent(piece, row["num_records"] or -1, ranges, nulls)
 
 
 def _of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
@@ -188,12 +198,14 @@ def _of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
         if row["content"] != 0:
             continue
         metrics, given = row["readable_metrics"], _identities(table, row["spec_id"], row.get("partition") or {})
-        ranges = []
+        ranges, nulls = [], []
         for column in columns:
             ends = metrics.get(column) or {}
+            if given.get(column) is None:
+                nulls.append(ends.get("null_value_count"))
             bounds = ends.get("lower_bound"), ends.get("upper_bound")
             ranges.append((given[column], given[column]) if given.get(column) is not None else bounds)
-        yield _extent(_iceberg_reader(table, row["file_path"], given, schema), row["record_count"], ranges)
+        yield _extent(_iceberg_reader(table, row["file_path"], given, schema), row["record_count"], ranges, nulls)
 
 
 def _identities(table: Table, spec: int, values: Mapping[str, Any]) -> dict[str, Any]:

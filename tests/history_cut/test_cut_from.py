@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from streaming_source import cut_from
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.history_cut import HistoryCut
+from tests.docs.pages import ROOT, code, printed
 from tests.examples import examples
 
 Rows = list[tuple[str, int, int]]
@@ -87,6 +91,43 @@ def test_statistics_alone_are_read_where_they_show_each_offset(tmp_path: Path) -
         'startingOffsets = {"orders": {"0": 200, "1": 200, "2": -2}}',
         "Not in the history, and read from the earliest record on: orders, partitions 2.",
     ]
+
+
+def written_as_parquet(root: Path, rows: pa.Table) -> object:
+    root.mkdir()
+    pq.write_table(rows, root / "f.parquet")
+    return root
+
+
+def written_as_delta(root: Path, rows: pa.Table) -> object:
+    deltalake.write_deltalake(str(root), rows)
+    return root
+
+
+def written_as_iceberg(root: Path, rows: pa.Table) -> object:
+    root.mkdir()
+    catalog = SqlCatalog("of_test", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
+    catalog.create_namespace("db")
+    made = catalog.create_table("db.history", rows.schema)
+    made.append(rows)
+    return made
+
+
+@pytest.mark.parametrize("column", ["topic", "partition", "offset"])
+@pytest.mark.parametrize("written", [written_as_parquet, written_as_delta, written_as_iceberg])
+def test_a_null_hides_no_gap_and_is_counted(
+    written: Callable[[Path, pa.Table], object], column: str, tmp_path: Path
+) -> None:
+    """There are as many rows as offsets between the bounds, which statistics alone take for one record each."""
+    rows = table([("orders", 0, offset) for offset in (5, 6, 8, 9, 9)])
+    lacks_it = pc.equal(pa.array(range(5)), 3)
+    place = rows.schema.get_field_index(column)
+    rows = rows.set_column(place, rows.schema.field(place), pc.if_else(lacks_it, None, rows[column]))
+    cut = cut_from(written(tmp_path / "history", rows))  # type: ignore[arg-type]
+    assert cut.next_offsets == {"orders": {0: 10}}
+    assert [str(gap) for gap in cut.gaps] == ["orders-0: 7 to 7"]
+    assert (cut.nulls, cut.rows, cut.pieces_read) == (1, 4, 1)
+    assert "1 records have no topic, partition or offset, and count for nothing here." in str(cut)
 
 
 def test_directories_that_name_topic_and_partition_are_columns(tmp_path: Path) -> None:
@@ -169,3 +210,14 @@ def test_a_history_without_offsets_is_refused(tmp_path: Path) -> None:
         cut_from(tmp_path)
     with pytest.raises(OptionError, match="give a directory of Parquet files, a Delta table, or an Iceberg table"):
         cut_from(tmp_path / "nothing")
+
+
+def test_the_page_on_history_prints_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = ROOT / "docs" / "history.md"
+    for partition in range(5):
+        rows = pa.table({"topic": ["flights"] * 600_000, "partition": [partition] * 600_000, "offset": range(600_000)})
+        pq.write_table(rows, tmp_path / f"{partition}.parquet", row_group_size=12_500)
+    scope: dict[str, Any] = {}
+    exec(code(page, "by_offset.py").replace("/data/bronze/flights", str(tmp_path)), scope)
+    assert capsys.readouterr().out.splitlines() == printed(page)
+    assert json.loads(scope["live_options"]["startingOffsets"])["flights"]["5"] == -2
