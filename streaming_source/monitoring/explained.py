@@ -19,6 +19,7 @@ from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.query_state import Query, QueryState
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.monitoring.second_watermark import on_behind, on_second_watermark
+from streaming_source.monitoring.silent_source import on_silent_source
 
 __all__ = [
     "Advice",
@@ -194,7 +195,8 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     second = on_second_watermark(
         next(iter(query.recentProgress[-1:]), None), None if state.end is None else state.end.error
     )
-    advice = () if second is None else (second,)
+    silent = on_silent_source(history[-1]) if history and state.end is None else None
+    advice = tuple(filter(None, (second, silent)))
     return ExplainedQuery(_explained(history), None, now_us - at_us, state.name, state.end, advice)
 
 
@@ -224,7 +226,7 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
         now = _with(now, end=QueryEnd(overdue=overdue))
     explained = _explained([*(batch.sources for batch in batches[:-1]), now])
     second = next((on_behind(last.watermark_us, before.announced) for before in batches[-2:-1]), None)
-    advice = () if second is None else (second,)
+    advice = tuple(filter(None, (second, on_silent_source(now))))
     return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice)
 
 
