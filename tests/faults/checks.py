@@ -88,18 +88,22 @@ def files_of_sink(out: Path) -> list[Path]:
     return [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
 
 
-def check_watermarks(checkpoint: Path, last: int) -> None:
-    """That neither the source's watermark nor Spark's ever goes back, by the offsets, and that the source's ends so."""
-    ours, sparks = -(2**63), 0
+def check_watermarks(checkpoint: Path, last: int | None = None) -> None:
+    """That no source's watermark and not Spark's ever goes back, by the offsets that Spark has kept; that the first
+    source's ends at `last`.
+    """
+    before, spark_before_ms = dict[int, int](), 0
     for file in sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda file: int(file.name)):
-        metadata, source = file.read_text().splitlines()[1:3]
-        watermark = json.loads(source)["watermark"]
-        assert watermark is None or watermark >= ours, f"{file}: the watermark goes back from {ours} to {watermark}"
-        ours = ours if watermark is None else watermark
-        of_spark = json.loads(metadata)["batchWatermarkMs"]
-        assert of_spark >= sparks, f"{file}: Spark's watermark goes back from {sparks} to {of_spark}"
-        sparks = of_spark
-    assert ours == last, f"{checkpoint.name}: the last watermark is {ours}, and must be {last}"
+        metadata, *sources = file.read_text().splitlines()[1:]
+        for number, source in enumerate(sources):
+            watermark = None if source == "-" else json.loads(source)["watermark"]
+            known = before.get(number, -(2**63))
+            assert watermark is None or watermark >= known, f"{file}: the watermark goes from {known} to {watermark}"
+            before[number] = known if watermark is None else watermark
+        spark_ms = json.loads(metadata)["batchWatermarkMs"]
+        assert spark_ms >= spark_before_ms, f"{file}: Spark's watermark goes from {spark_before_ms} to {spark_ms}"
+        spark_before_ms = spark_ms
+    assert last is None or before[0] == last, f"{checkpoint.name}: the last watermark is {before[0]}, must be {last}"
 
 
 def check_reads(reads: Path) -> tuple[int, int]:

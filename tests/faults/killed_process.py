@@ -1,0 +1,88 @@
+"""A process with queries of Spark that is killed by SIGKILL, with its JVM and planners, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["KilledProcess", "KilledQueryLog"]
+
+LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class KilledQueryLog:
+    """What the checkpoint of a query shows from outside, while it runs or after it was killed."""
+
+    checkpoint: Path
+
+    def last(self, log: str) -> int:
+        """The number of the last micro-batch in `offsets` or `commits`; -1 if there is none."""
+        names = (path.name for path in (self.checkpoint / log).glob("[0-9]*"))
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def offsets(self, micro_batch: int) -> list[dict[str, Any]]:
+        """Where each source was after a micro-batch; empty before the first one."""
+        if micro_batch < 0:
+            return []
+        lines = (self.checkpoint / f"offsets/{micro_batch}").read_text().splitlines()[2:]
+        return [{} if line == "-" else json.loads(line) for line in lines]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a micro-batch is planned and not committed."""
+        return self.last("offsets") > self.last("commits")
+
+
+class KilledProcess:
+    """Runs `python -m MODULE ARGUMENTS... TRIGGER` again and again.
+
+    Parameters
+    ----------
+    log
+        The file that takes what it writes.
+    module
+        What it runs. With the trigger `availableNow` it must end by itself.
+    arguments
+        Of the module, before the trigger.
+    """
+
+    def __init__(self, log: Path, module: str, arguments: Sequence[str]) -> None:
+        self.log = log
+        self._command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+
+    @contextmanager
+    def life(self) -> Iterator[Callable[[Callable[[], bool]], None]]:
+        """Start it, and kill it behind the block, which waits by what it is given until a condition is true."""
+        with self.log.open("ab") as written:
+            process = subprocess.Popen(
+                [*self._command, "0 seconds"], stdout=written, stderr=written, start_new_session=True
+            )
+            try:
+                yield lambda is_true: self._await(process, is_true)
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def finish(self) -> None:
+        """Let it read all that there is."""
+        done = subprocess.run(
+            [*self._command, "availableNow"], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    def _await(self, process: subprocess.Popen[bytes], is_true: Callable[[], bool]) -> None:
+        until = time.monotonic() + LIMIT_S
+        while not is_true():
+            assert process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < until, self.log.read_text()[-4000:]
+            time.sleep(0.005)
