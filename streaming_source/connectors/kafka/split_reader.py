@@ -40,7 +40,8 @@ _WAIT_S: Final = 0.02
 """How long a fetch waits for a full batch before it returns the records that have come."""
 
 _AHEAD: Final = 20_000
-"""Offsets that are left of earlier splits when a later one is begun, and records that are held of it at most."""
+"""Offsets that are left of earlier splits, and records that are held of them, when a later one is begun at most; and
+records that are held of that one at most."""
 
 _LOOK_AFTER_S: Final = 1.0
 """After so long without records, check that the partitions exist: the client does not report one that is gone."""
@@ -207,15 +208,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 continue
             if self._in_turn and (left > _AHEAD or reading.split.of in chosen):
                 break
-            if not (reading.is_finished or self._is_held_back(split_id)):
+            if not (reading.is_finished or self._held_rows(split_id) >= _AHEAD):
                 chosen[reading.split.of] = reading
-            left += max(stop - reading.position, 0)
+            left += max(stop - reading.position, 0) + self._held_rows(split_id)
         self._assign(*chosen.values())
 
-    def _is_held_back(self, split_id: str) -> bool:
-        """Return whether so much is held of a split that no more of it is fetched before its turn."""
-        rows: int = sum(block.batch.num_rows for block in self._held.get(split_id, ()))
-        return rows >= _AHEAD
+    def _held_rows(self, split_id: str) -> int:
+        return sum(block.batch.num_rows for block in self._held.get(split_id, ()))
 
     def _assign(self, *readings: _Reading) -> None:
         new = [reading for reading in readings if not reading.is_assigned]
@@ -370,7 +369,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 break
         # Also splits that wait for their turn are not fetched beyond their stops.
         self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
-        self._unassign(*(self._reading[split_id] for split_id in self._held if self._is_held_back(split_id)))
+        self._unassign(*(self._reading[split_id] for split_id in self._held if self._held_rows(split_id) >= _AHEAD))
         if finished:
             self._end(*finished)
         if finished or (blocks and self._in_turn):
