@@ -203,6 +203,9 @@ class EventTimeIndex:
             nearest, int(self._loaded.exact[self._table.blocks.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK))
         )
         block, skip = block[~kept], skip[~kept]
+        if (self._table.blocks.high[block] == NO_TIMESTAMP).any():
+            # None of their records has an event time: no need to load them.
+            return NO_TIMESTAMP
         for i in np.argsort(self._table.blocks.low[block], kind="stable"):
             if self._table.blocks.low[block[i]] >= nearest:
                 break

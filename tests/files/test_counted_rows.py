@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import CsvFormat
+from streaming_source.connectors.files import CsvFormat, finite
 from tests.spark.reading import SECOND, T0, Reading, read_batch, stream_reader
 
 COLUMNS = StructType().add("t", TimestampType()).add("n", LongType())
@@ -36,13 +36,18 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose event times were read ahead."""
-    paths, describe = [], CsvFormat.describe
+    paths, describe, event_times = [], CsvFormat.describe, CsvFormat.event_times
 
     def noted(own: CsvFormat, file: Any, *others: Any) -> Any:
         paths.append(file.path)
         return describe(own, file, *others)
 
+    def of_block(own: CsvFormat, rows: Any, *others: Any) -> Any:
+        paths.append(rows.file.path)
+        return event_times(own, rows, *others)
+
     monkeypatch.setattr(CsvFormat, "describe", noted)
+    monkeypatch.setattr(CsvFormat, "event_times", of_block)
     return paths
 
 
@@ -110,7 +115,11 @@ def test_event_times_are_read_ahead_behind_a_watermark_that_was_announced(root: 
 
 
 @pytest.mark.parametrize("split_by", ["directory", "file"])
-def test_a_batch_reads_event_times_ahead_for_a_range_alone(root: Path, described: list[str], split_by: str) -> None:
+def test_a_batch_reads_event_times_ahead_for_a_range_alone(
+    root: Path, described: list[str], split_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Some files wait until others are planned.
+    monkeypatch.setattr(finite, "FILES_IN_WORK", 2)
     options = {**CSV, "splitBy": split_by, "numReaders": 3}
     assert numbers(read_batch(root, COLUMNS, **options)) == NUMBERS
     assert described == []
