@@ -100,9 +100,12 @@ class DataFileEnumerator(
 
     def _describe(self, file: DataFile) -> FileBlocks | None:
         """Open a file and return its blocks; None if the source skips the file."""
+        return self._described(file, counts_alone=self._counts_alone)
+
+    def _described(self, file: DataFile, *, counts_alone: bool) -> FileBlocks | None:
         with self._config.tolerated(), self._scanning:
             stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
-            if self._counts_alone:
+            if counts_alone:
                 blocks = self._retries.run(lambda: self._format.describe_rows(stored, schema))
             else:
                 indexing = self._config.indexing

@@ -80,6 +80,20 @@ def test_a_bounded_source_without_limits_is_read_at_once_and_its_event_times_onc
     assert again == first
 
 
+def test_a_file_that_breaks_in_its_middle_is_read_again_as_it_was(root: Path) -> None:
+    """Its records are counted for the plan, and not for that of a restart, which finds it corrupt."""
+    with (root / "split-0" / "part-1.csv").open("a") as lines:
+        lines.write("no time\n")
+    options = {**AT_ONCE, "mode": "FAILFAST", "ignoreCorruptFiles": "true"}
+    reading = Reading(stream_reader(root, COLUMNS, **options))
+    start, first = reading.offset, reading.next()
+    reading.reader.stop()
+    again = Reading(stream_reader(root, COLUMNS, **options)).between(start, reading.offset)
+    assert again == first
+    assert numbers(first)[0] == 0
+    assert numbers(first)[-1] == NUMBERS[-1]
+
+
 @pytest.mark.parametrize(
     "more",
     [

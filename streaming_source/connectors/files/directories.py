@@ -220,6 +220,15 @@ class DirectoryEnumerator(FileSplitEnumerator):
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
+        # A plan that counts records has those of files, too, that the source skips because their event times cannot be
+        # read.
+        for counts_alone in (False, True) if self._may_count_alone else (False,):
+            if (log := self._find_again(start, end, counts_alone=counts_alone)) is not None:
+                return log
+        raise self._changed(start, end)
+
+    def _find_again(self, start: FileSplit, end: FileSplit, *, counts_alone: bool) -> FileLog | None:
+        """Return the files between two states of a split; None if their records are not where they were planned."""
         log = FileLog()
         position = start.position - (start.row or 0)
         for listed in list_directory(self._config.root, end.split_id):
@@ -228,7 +237,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if is_read or listed.name > end.file:
                 continue
             file = self._data_file(listed)
-            log.files.append(LoggedFile(file, position, self._describe(file) or NO_BLOCKS))
+            blocks = self._described(file, counts_alone=counts_alone) or NO_BLOCKS
+            log.files.append(LoggedFile(file, position, blocks))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
         as_planned = (
@@ -237,6 +247,4 @@ class DirectoryEnumerator(FileSplitEnumerator):
             and end.position == (last.end if end.row is None else last.position + end.row)
             and (start.row is None or start.file in ("", log.files[0].name))
         )
-        if not as_planned or not log.covers(start.position, end.position):
-            raise self._changed(start, end)
-        return log
+        return log if as_planned and log.covers(start.position, end.position) else None
