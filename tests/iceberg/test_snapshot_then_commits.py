@@ -62,6 +62,32 @@ def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(
     assert done.state.checkpoint.progress.steps == ()
 
 
+def test_files_without_bounds_leave_the_order_of_other_files_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files whose first records are microseconds apart wait, and after a restart they are listed with another one."""
+    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    table = create(tmp_path)
+    append(table, [0])
+    done = harness(tmp_path, max_rows=2)
+    done.run()
+    for part in range(8):
+        append(table, [100 * (8 - part), 900 * SECOND])
+    done.clock.advance("2 seconds")
+    done.run_batch()
+    with table.refresh().transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "none"})
+    append(table, [500 * SECOND])
+    done.clock.advance("2 seconds")
+    done.run_batch()
+    assert len(done.state.checkpoint.progress.steps) == 1
+
+    done.restart()
+    done.run()
+
+    assert times(done) == batch_times(table)
+
+
 def test_an_empty_table_is_followed_from_its_first_commit(tmp_path: Path) -> None:
     table = create(tmp_path)
     done = harness(tmp_path)

@@ -75,6 +75,17 @@ def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
     assert waiting.progress.steps == ()
 
 
+def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_place_now() -> None:
+    """Its first event time was one microsecond later than that of the file that waits: now both have the same."""
+    waiting = WaitingTableFiles(5)
+    waiting.add(files_of([TableFile("b", 6, 1, 1_000_100, 9), TableFile("a", 6, 1, 1_000_101, 9)]), 6)
+    waiting.pop()
+    now = files_of([TableFile("b", 6, 1, 1_000_000, 9), TableFile("a", 6, 1, 1_000_000, 9)])
+    (step,) = waiting.progress.steps
+    with pytest.raises(OffsetError, match=r"the checkpoint has 1000100 .* of b, .* and now it is 1000000"):
+        WaitingTableFiles(5).add(now, step.upto, step.begun)
+
+
 def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
     files = [TableFile(f"part-{n:05}.parquet", 3, 1, n, n) for n in range(10_000)]
     waiting = WaitingTableFiles(3, in_snapshot=True)

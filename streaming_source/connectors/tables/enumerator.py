@@ -194,7 +194,8 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         low, high = (pc.fill_null(files[name], 0).to_numpy().copy() for name in ("low_us", "high_us"))
         for place, blocks in zip(unknown.tolist(), described, strict=True):
             low[place], high[place] = _extent(blocks or NO_BLOCKS)
-        low = whole_milliseconds(low)
+        # Not those of the table: whether it has a file's bounds must not decide in which order others begin.
+        low[unknown] = whole_milliseconds(low[unknown])
         for name, column in (("low_us", low), ("high_us", high)):
             files = files.set_column(FILES.get_field_index(name), FILES.field(name), pa.array(column, pa.int64()))
         return files

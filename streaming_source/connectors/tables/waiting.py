@@ -21,6 +21,7 @@ from alignment import arrow_compute as pc
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.exceptions import OffsetError
 
 __all__ = ["Key", "Progress", "Step", "WaitingTableFiles", "key_of"]
 
@@ -208,7 +209,22 @@ def _sorted(files: pa.Table, begun: Key | None) -> pa.Table:
     files = files.take(order).combine_chunks()
     if begun is None:
         return files
-    return files.slice(_first_behind(files, begun))
+    first = _first_behind(files, begun)
+    _check_order(files, begun)
+    return files.slice(first)
+
+
+def _check_order(files: pa.Table, begun: Key) -> None:
+    """Refuse to go on where the last file that was begun is at another place now: others would be passed over."""
+    is_same = pc.and_(pc.equal(files["path"], begun.path), pc.equal(files["version"], begun.version))
+    for low_us in files.filter(is_same)["low_us"].to_pylist():
+        if low_us not in (begun.low_us, MAX_WATERMARK):
+            raise OffsetError(
+                f"the checkpoint has {begun.low_us} as the first event time of {begun.path}, in microseconds since "
+                f"1970, and now it is {low_us}: files begin in the order of these, so files that wait would be passed "
+                "over. The table's statistics were computed anew, or an earlier version of this library wrote the "
+                "checkpoint; let that version read the files that wait, or use a new checkpointLocation"
+            )
 
 
 def _first_behind(files: pa.Table, begun: Key) -> int:
