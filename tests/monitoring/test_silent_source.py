@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source import explain, read_stream
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.monitoring.silent_source import on_silent_source
-from tests.spark.support import SECOND, T0
+from tests.spark.support import SECOND, T0, eventually, write_file
 
 
 def report(
@@ -60,3 +66,23 @@ def test_nothing_is_said_of_one_that_is_read_or_whose_run_ends() -> None:
     live = report("aligned_kafka", T0 + SECOND, ACTIVE)
     assert on_silent_source([live, report("aligned_files", T0, IDLE, behind=3)]) is None
     assert on_silent_source([live, report("aligned_files", T0, IDLE, draining=True)]) is None
+
+
+@pytest.mark.spark
+def test_explain_names_a_history_that_is_silent_and_not_bounded(spark: SparkSession, tmp_path: Path) -> None:
+    write_file(tmp_path / "history" / "f.parquet", T0 + np.arange(10) * SECOND)
+    write_file(tmp_path / "live" / "f.parquet", T0 + np.arange(10, 500) * SECOND)
+
+    def side(name: str) -> DataFrame:
+        options = {"eventTimeColumn": "ts", "idleTimeout": "300 ms", "maxOutOfOrderness": "0 seconds"}
+        return read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / name))
+
+    counts = side("history").unionByName(side("live")).groupBy(F.window("ts", "1 minute")).count()
+    query = counts.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "cp")).start()
+    try:
+        eventually(lambda: "Advice (bounded)" in str(explain(query)), "the advice")
+        text = " ".join(str(explain(query)).split())
+    finally:
+        query.stop()
+    assert f"That is aligned_files {tmp_path}/history, at 2023-11-14 22:14:08" in text
+    assert "If it gets no more records give it bounded = true: it then ends, and the query goes by the others." in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,20 +16,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from alignment.arrow_times import format_timestamp
-from streaming_source import DataGeneratorSource, WatermarkStrategy, from_source, read_stream
+from streaming_source import DataGeneratorSource, WatermarkStrategy, explain, from_source, late_records, read_stream
 from streaming_source.exceptions import OffsetError, OptionError, OutOfRangeError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
 from tests.examples import examples
 from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
-from tests.spark.support import SECOND, write_file
+from tests.spark.support import SECOND, available_now, write_file
 
 DDL = "t timestamp, n bigint, s string"
 FIRST, LAST = T0 - 3 * SECOND, T0 + 63 * SECOND
@@ -473,6 +475,63 @@ def test_files_outside_are_not_read_by_spark(spark: SparkSession, tmp_path: Path
     assert sorted(reader.load(str(tmp_path / "in")).select("ts", "k", "s").collect()) == expected
     with pytest.raises(Exception, match=r"f2\.parquet"):
         spark.read.format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path / "in")).count()
+
+
+@pytest.mark.spark
+def test_spark_has_what_is_outside_dropped_kept_or_refused_and_its_number(spark: SparkSession, tmp_path: Path) -> None:
+    """Of 300 records 90 are before the range and 140 behind it."""
+    for number in range(3):
+        write_file(tmp_path / "in" / f"f{number}.parquet", T0 + (number * 100 + np.arange(100)) * SECOND)
+    given = {"eventTimeColumn": "ts", "bounded": "true", **of_range(T0 + 90 * SECOND, T0 + 160 * SECOND)}
+
+    def run(overlap: str) -> tuple[list[int], dict[str, Any]]:
+        frame = read_stream(spark).format("aligned_files").options(**given, overlap=overlap).load(str(tmp_path / "in"))
+        out = tmp_path / f"out-{overlap}"
+        writer = frame.select(F.unix_micros("ts").alias("us")).writeStream.format("parquet").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / f"cp-{overlap}")).start(str(out))
+        query.awaitTermination()
+        assert query.lastProgress is not None
+        (source,) = query.lastProgress["sources"]
+        explained = " ".join(str(explain(query)).split())
+        assert "230 records lie outside of the range of event times (option overlap)." in explained
+        metrics = json.loads(source["latestOffset"])["metrics"]
+        return sorted(row.us for row in spark.read.parquet(str(out)).collect()), metrics
+
+    rows, metrics = run("drop")
+    assert rows == [T0 + s * SECOND for s in range(90, 160)]
+    assert metrics["outOfRangeRecords"] == "230"
+    rows, metrics = run("keep")
+    assert rows == [T0 + s * SECOND for s in range(300)]
+    assert metrics["outOfRangeRecords"] == "230"
+    with pytest.raises(
+        StreamingQueryException, match=r"(?s)split '.*', 100 records from .* option\s+overlap\s+is 'fail'"
+    ):
+        run("fail")
+
+
+@pytest.mark.spark
+def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    options = {"eventTimeColumn": "ts", "splitBy": "directory", "late": "route", "maxOutOfOrderness": "0 seconds"}
+    options |= {"lateLocation": str(tmp_path / "log"), **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
+
+    def frame() -> DataFrame:
+        return read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
+
+    def seconds(rows: Any) -> list[int]:
+        return sorted((row[0] - T0) // SECOND for row in rows)
+
+    def read(df: DataFrame, name: str) -> list[int]:
+        times = df.select(F.unix_micros("ts").alias("us"))
+        return seconds(available_now(spark, times, tmp_path / f"cp-{name}", files=tmp_path / name).rows)
+
+    # Before the range, in it, and behind it; then the same again, below the watermark by now, and one that is not.
+    write_file(tmp_path / "in" / "f0.parquet", T0 + np.array([10, 150, 210]) * SECOND)
+    assert read(frame(), "kept") == [150]
+    write_file(tmp_path / "in" / "f1.parquet", T0 + np.array([20, 120, 205, 160, 300]) * SECOND)
+    assert read(frame(), "kept") == [150]
+    assert read(late_records(frame(), str(tmp_path / "cp-kept")), "late") == [120, 160]
 
 
 @pytest.mark.spark
