@@ -102,7 +102,7 @@ def plan_micro_batch(
         no_more_splits=conditions.no_more_splits,
         bounding=bounding_splits(rules, waits, idle, complete, draining=True) if conditions.draining else None,
         rows=total(index.count(np.minimum(index.after_unwanted(before.positions, bound), ends), ends)),
-        outside=index.count_outside(before.positions, ends),
+        outside=index.count_outside(before.positions, ends) if rules.counts_outside else 0,
     )
 
 

@@ -37,6 +37,8 @@ class PlanningRules:
     times
         The event times that are wanted. Of what lies outside and is left out, the earlier records count for nothing,
         and the later ones move the watermark, and are never late. The index has the same range.
+    counts_outside
+        Records outside of them are counted, for which event times are loaded that no plan needs.
     """
 
     out_of_orderness_us: int | None
@@ -45,6 +47,7 @@ class PlanningRules:
     perfect: bool = False
     bounded: bool = False
     times: EventTimeRange = ALL_TIMES
+    counts_outside: bool = True
 
     def __post_init__(self) -> None:
         for name in ("out_of_orderness_us", "max_drift_us"):

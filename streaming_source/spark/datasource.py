@@ -256,7 +256,7 @@ class AlignedDataSource:
         strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
         skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
-        planning = PlanningRules(out_of_orderness_us=None, times=self.options.times)
+        planning = PlanningRules(out_of_orderness_us=None, times=self.options.times, counts_outside=False)
         rules = ReadRules(strategy, planning, max_future_skew_us=skew_us, at_once=True)
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
