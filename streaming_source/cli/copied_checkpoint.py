@@ -68,6 +68,12 @@ class CopiedCheckpoint:
         """Whether Spark had planned the next micro-batch and not committed it."""
         return self._last not in self._commits
 
+    @property
+    def last_offset(self) -> str | None:
+        """The last offset of the source, as text; None if the query has read nothing of it yet."""
+        _, lines = self._lines(self._last)
+        return None if lines[self._source] == _NO_OFFSET else lines[self._source]
+
     def text(self, name: str) -> str:
         """Read a file of the old checkpoint; raises an `OffsetError` if it is missing."""
         text = self._old.text(name)
@@ -85,7 +91,8 @@ class CopiedCheckpoint:
             with self._new.files.open_output_stream(f"{self._new.root}/offsets/{number}") as stream:
                 stream.write(text.encode())
 
-    def _offsets(self, sequence: int, number: int, encode: Encode) -> str:
+    def _lines(self, number: int) -> tuple[str, list[str]]:
+        """Return the metadata of a micro-batch, and the offsets of all sources."""
         version, metadata, *lines = self.text(f"offsets/{number}").rstrip("\n").split("\n")
         if version != _VERSION or self._source >= len(lines):
             raise OffsetError(
@@ -93,6 +100,10 @@ class CopiedCheckpoint:
                 f"source {self._source} of version {_VERSION} was wanted; see `sources` in the query's progress for "
                 "the number"
             )
+        return metadata, lines
+
+    def _offsets(self, sequence: int, number: int, encode: Encode) -> str:
+        metadata, lines = self._lines(number)
         if lines[self._source] != _NO_OFFSET:
             watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
             if number in self._commits:
@@ -100,7 +111,7 @@ class CopiedCheckpoint:
                 watermark_ms = max(watermark_ms, done.get("nextBatchWatermarkMs", 0))
             ours = encode(sequence, lines[self._source], watermark_ms)
             lines[self._source] = json.dumps(ours, separators=(",", ":"))
-        return "\n".join([version, metadata, *lines])
+        return "\n".join([_VERSION, metadata, *lines])
 
 
 def state_at(sequence: int, splits: Iterable[SourceSplit], watermark_ms: int, checkpoint: Any) -> SourceState[Any, Any]:

@@ -56,18 +56,17 @@ def take_over_table(
             f"checkpoint {checkpoint!r}: micro-batch {copied.next_batch} was planned and not committed. Start the old "
             "query with Trigger.AvailableNow, let it end, and take it over then"
         )
-    taken: list[Unread] = []
+    if (last := copied.last_offset) is None:
+        raise OffsetError(f"checkpoint {checkpoint!r} has no offset of source {number}: the query has read nothing yet")
+    left = unread(last)
+    state = TableCheckpoint(left.table_id, Progress(left.after))
 
-    def encode(sequence: int, text: str, watermark_ms: int) -> object:
-        left = unread(text)
-        taken.append(left)
-        state = TableCheckpoint(left.table_id, Progress(left.after))
+    def encode(sequence: int, _: str, watermark_ms: int) -> object:
+        # Where the query goes on, also in the offset before that: what it names may be gone from the table.
         return OffsetCodec(source).encode(state_at(sequence, map(TableSplit, left.files), watermark_ms, state))
 
     copied.write(encode)
-    if not taken:
-        raise OffsetError(f"checkpoint {checkpoint!r} has no offset of source {number}: the query has read nothing yet")
-    return TakenOverTable(copied.next_batch, taken[-1].after, len(taken[-1].files))
+    return TakenOverTable(copied.next_batch, left.after, len(left.files))
 
 
 def unread_files(title: str, version: int, listed: pa.Table, first: int) -> list[TableFile]:

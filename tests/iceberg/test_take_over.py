@@ -98,6 +98,18 @@ def test_the_files_that_spark_has_not_read_are_read(
     assert {*written[4 * whole :], 77 * SECOND} <= {*found}
 
 
+def test_snapshots_of_the_micro_batch_before_the_last_may_have_expired(tmp_path: Path, table: Table) -> None:
+    expired, head = write_four_files(table, 0), write_four_files(table, 10)
+    old = checkpoint(tmp_path, expired, 4)
+    (old / "offsets/1").write_text((old / "offsets/0").read_text().replace(str(expired), str(head)))
+    (old / "commits/1").write_text((old / "commits/0").read_text())
+    table.maintenance.expire_snapshots().by_id(expired).commit()
+
+    printed = json.loads(taken_over(tmp_path).splitlines()[-1])
+
+    assert printed == {"next_batch": 2, "version": head, "files": 0}
+
+
 def test_what_does_not_fit_is_refused_with_what_to_do(tmp_path: Path, table: Table) -> None:
     head = write_four_files(table, 0)
     old = checkpoint(tmp_path, 17, 0)
