@@ -10,12 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
+from uuid import getnode, uuid4
 
 from alignment.groups import Outlook, SourceReport, Turn
 from streaming_source.exceptions import SourceError
 
 __all__ = ["GroupPlace", "Member", "PlaceError", "this_host"]
+
+_PROC: Final = Path("/proc")
 
 _FOREIGN_LEASE_US: Final = 600 * 1_000_000
 """How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
@@ -103,9 +105,12 @@ class GroupPlace(ABC):
 @cache
 def this_host() -> str:
     """Identify the processes that see each other: those of this kernel and process namespace."""
+    if not _PROC.is_dir():
+        # As on macOS, which has no process namespaces.
+        return f"{getnode():x}"
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{(_PROC / 'self/ns/pid').readlink()}"
     except OSError:
         # Unknown: each process counts as a host, so that a process that cannot be seen is not taken for ended.
         return uuid4().hex

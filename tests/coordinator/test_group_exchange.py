@@ -180,6 +180,15 @@ def test_a_run_that_was_killed_in_another_container_holds_the_group_for_minutes_
     assert here.renew() == MAX_WATERMARK
 
 
+def test_processes_of_one_machine_see_each_other_without_the_folder_proc(tmp_path: Path) -> None:
+    script = (
+        "from pathlib import Path; from streaming_source.coordinator import group_place; "
+        f"group_place._PROC = Path({str(tmp_path / 'missing')!r}); print(group_place.this_host())"
+    )
+    command = [sys.executable, "-c", script]
+    assert len({subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}) == 1
+
+
 def test_a_process_of_another_user_is_taken_for_alive(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = join(), join()
     slow.report(200, 201)
