@@ -424,7 +424,11 @@ def _take_over_table(
         if any(text is not None for text in topics):
             raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
         given = key_values(option)
-        if given:
+        # Imported here: no other command copies a checkpoint.
+        from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+
+        last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
+        if given or (last is not None and "snapshot_id" in last):
             taken = _take_over_iceberg(checkpoint, new_checkpoint, table, source, given)
         else:
             from streaming_source.cli.take_over_delta import take_over_delta

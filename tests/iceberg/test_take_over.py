@@ -116,6 +116,8 @@ def test_what_does_not_fit_is_refused_with_what_to_do(tmp_path: Path, table: Tab
 
     assert "is at snapshot 17, which Iceberg table db.t has not" in " ".join(taken_over(tmp_path).split())
     assert "take-over takes the catalog of an Iceberg table" in taken_over(tmp_path, "-o", "path=x")
+    without_catalog = ["take-over", str(old), str(tmp_path / "new"), "--table", "db.t"]
+    assert "the catalog cannot be opened" in CliRunner().invoke(app, without_catalog).output
     for text in ('{"logOffset":3}', '{"version":2,"snapshot_id":1,"position":0,"scan_all_files":false}'):
         (old / "offsets/0").write_text("\n".join(["v1", json.dumps(METADATA), text]))
         assert "an offset of Spark's own Iceberg source should be" in taken_over(tmp_path)
