@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import CsvFormat, finite
+from streaming_source.exceptions import MalformedDataError
 from tests.spark.reading import SECOND, T0, Reading, read_batch, stream_reader
 
 COLUMNS = StructType().add("t", TimestampType()).add("n", LongType())
@@ -141,3 +142,24 @@ def test_a_batch_reads_event_times_ahead_for_a_range_alone(
     until = datetime.fromtimestamp((T0 + 10 * SECOND) / 1e6, UTC).isoformat()
     assert numbers(read_batch(root, COLUMNS, eventTimeUntil=until, **options)) == [0, 2, 4, 6, 8]
     assert len(described) == len({*described}) == 6
+
+
+@pytest.mark.parametrize("first", ["t,n\n", '"t","n"\r\n', "t,other\n"])
+def test_a_header_that_no_option_declares_fails_the_plan(root: Path, first: str) -> None:
+    """A reader would fail behind an offset, which the option does not change any more."""
+    path = root / "split-1" / "part-2.csv"
+    path.write_text(first + path.read_text())
+    reader = stream_reader(root, COLUMNS, **AT_ONCE)
+    with pytest.raises(MalformedDataError, match="set option header = true"):
+        reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    reader.stop()
+
+
+def test_a_first_record_that_has_the_name_of_a_column_is_a_record(tmp_path: Path, described: list[str]) -> None:
+    named = StructType().add("t", TimestampType()).add("n", StringType())
+    (tmp_path / "split").mkdir()
+    (tmp_path / "split" / "part.csv").write_text("2023-11-14T00:00:00Z,n\n2023-11-14T00:00:01Z,m\n")
+    rows = Reading(stream_reader(tmp_path, named, **AT_ONCE)).next()
+    assert rows is not None
+    assert rows["n"].drop_null().to_pylist() == ["n", "m"]
+    assert described == []

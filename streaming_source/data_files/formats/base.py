@@ -136,11 +136,22 @@ class FileFormat(ABC):
         Otherwise as `describe`.
         """
         assert file.file.deleted is None, "deleted rows are found as the rows are decoded"
-        with self._opened(file, file.own(schema)) as source:
-            chunks = source.chunks(pa.schema([]), FileRows(file, 0, _ALL))
-            found = [(chunk.rows, chunk.at) for chunk in chunks if chunk.rows]
-            blocks = [Block(rows, NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK, at) for rows, at in found]
+        columns = file.own(schema)
+        with self._opened(file, columns) as source:
+            blocks: list[Block] = []
+            for chunk in source.chunks(pa.schema([]), FileRows(file, 0, _ALL)):
+                if chunk.rows:
+                    if not blocks:
+                        self._check_first(source, chunk, columns)
+                    blocks.append(Block(chunk.rows, NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK, chunk.at))
             return FileBlocks.of(blocks, seeks=source.seeks, columns=source.columns)
+
+    def _check_first(self, source: Any, chunk: Chunk, columns: pa.Schema) -> None:
+        """Raise the error of a reader at the first record of a file if it is a header that no option declares.
+
+        `chunk` is counted, and not decoded. A query that fails at its plan can be started again with the option.
+        """
+        return None
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:
         """Return the event times of rows, `int64[stop - start]`; `NO_TIMESTAMP` for a row without one.

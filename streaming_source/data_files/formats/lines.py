@@ -96,7 +96,7 @@ class LineFile(OpenFile):
         # A small piece suffices: a reader that seeks afterwards needs only this much of the beginning.
         taken = self._whole_records(_PEEK_BYTES)
         if taken:
-            end = self._first_end(taken)
+            end = self.first_end(taken)
             self._ahead = taken[end:] + self._ahead
             taken = taken[:end]
         self._offset += len(taken)
@@ -116,7 +116,8 @@ class LineFile(OpenFile):
             yield self._offset, run
             self._offset += len(run)
 
-    def _first_end(self, records: bytes) -> int:
+    def first_end(self, records: bytes) -> int:
+        """Return where the first of some whole records ends."""
         end = 0
         while end < len(records):
             end = records.find(b"\n", end) + 1 or len(records)

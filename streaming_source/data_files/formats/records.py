@@ -299,6 +299,12 @@ class RecordFormat(LineFormat):
         fix = "It is a line of names; set option header = true" if is_of_names else _KEEP_OR_LEAVE_OUT
         return MalformedDataError(f"{file.path}, record {run.first + number} is malformed: {reason}: {shown!r}. {fix}")
 
+    def _check_first(self, source: LineFile, chunk: Chunk, columns: pa.Schema) -> None:
+        # It is none where the first line is empty or a comment.
+        for record in self._split(chunk.content[: source.first_end(chunk.content)]):
+            if self._is_of_names(_text(record), source.names):
+                self.decoded(source, chunk._replace(rows=1, content=record), columns)
+
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
         """Return whether the first line of a file is a header that no option declares."""
         return False
