@@ -80,6 +80,8 @@ class EventTimeRange:
 
         `INSIDE`, `PARTLY` or `WHOLLY`. Bounds may be wide: a block that is `PARTLY` outside may have no such record.
         """
+        if not self:
+            return np.full(low.shape, INSIDE, np.int8)
         touched, wholly = np.zeros(low.shape, np.bool_), np.zeros(low.shape, np.bool_)
         if self.from_us is not None:
             touched, wholly = touched | (low < self.from_us), wholly | (high < self.from_us)
@@ -105,10 +107,12 @@ class EventTimeRange:
         Bounds may be wide. A block with `low` of `NO_TIMESTAMP` may have records without a valid event time, and is
         excluded by nothing.
         """
-        if self.overlap != "drop":
-            return np.zeros(low.shape, np.bool_)
-        excluded: BoolArray = self.parts_outside(low, high) == WHOLLY
-        return excluded
+        return self.left_out(self.parts_outside(low, high))
+
+    def left_out(self, parts: npt.NDArray[np.int8]) -> BoolArray:
+        """`bool[n]`: which blocks need not be read, by what of them lies outside (`parts_outside`). O(n)."""
+        left_out: BoolArray = (parts == WHOLLY) & (self.overlap == "drop")
+        return left_out
 
 
 ALL_TIMES: Final = EventTimeRange()

@@ -207,12 +207,13 @@ class BlockTable:
         """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
-        unwanted = self.wanted.excludes(low, high)
-        # Of an opaque block only the latest event time is known, or a bound of it.
-        outside = np.full(low.shape, INSIDE, np.int8)
+        outside = self.wanted.parts_outside(low, high)
+        unwanted = self.wanted.left_out(outside)
         if opaque == LOADED:
-            outside = self.wanted.parts_outside(low, high)
             low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
+        else:
+            # Only the latest event time is known, or a bound of it.
+            outside = np.full(low.shape, INSIDE, np.int8)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
         self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, outside, unwanted)))
