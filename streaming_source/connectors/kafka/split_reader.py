@@ -208,9 +208,10 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 continue
             if self._in_turn and (left > _AHEAD or reading.split.of in chosen):
                 break
-            if not (reading.is_finished or self._held_rows(split_id) >= _AHEAD):
+            held = self._held_rows(split_id)
+            if not reading.is_finished and held < _AHEAD:
                 chosen[reading.split.of] = reading
-            left += max(stop - reading.position, 0) + self._held_rows(split_id)
+            left += max(stop - reading.position, 0) + held
         self._assign(*chosen.values())
 
     def _held_rows(self, split_id: str) -> int:
