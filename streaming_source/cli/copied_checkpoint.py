@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from pyarrow import fs
@@ -17,7 +17,9 @@ from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.monitoring.offset_log import OffsetLog
 
-__all__ = ["CopiedCheckpoint", "state_at"]
+__all__ = ["CopiedCheckpoint", "parsed_offset", "state_at"]
+
+_Parsed = TypeVar("_Parsed")
 
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
@@ -112,6 +114,17 @@ class CopiedCheckpoint:
             ours = encode(sequence, lines[self._source], watermark_ms)
             lines[self._source] = json.dumps(ours, separators=(",", ":"))
         return "\n".join([_VERSION, metadata, *lines])
+
+
+def parsed_offset(parse: Callable[[str], _Parsed], text: str, checkpoint: str, what: str) -> _Parsed:
+    """Parse an offset of a checkpoint; an `OffsetError` if it is not `what` Spark's own source writes."""
+    try:
+        return parse(text)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise OffsetError(
+            f"checkpoint {checkpoint!r} has {text[:80]!r} where {what} should be; give the number of that source, "
+            "as it is in the query's progress"
+        ) from None
 
 
 def state_at(sequence: int, splits: Iterable[SourceSplit], watermark_ms: int, checkpoint: Any) -> SourceState[Any, Any]:

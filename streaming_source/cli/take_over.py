@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, state_at
+from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, parsed_offset, state_at
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.coordinator import SourceState
-from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["TakenOver", "take_over"]
@@ -76,15 +76,13 @@ def take_over(
 
 
 def _offsets(text: str, checkpoint: str) -> Offsets:
+    return parsed_offset(_parse, text, checkpoint, "offsets of Spark's own Kafka source")
+
+
+def _parse(text: str) -> Offsets:
     """Parse `{"orders": {"0": 23}}`, an offset of Spark's own source."""
-    try:
-        topics = json.loads(text)
-        return {Partition(name, int(n)): int(at) for name, by_n in topics.items() for n, at in by_n.items()}
-    except (ValueError, TypeError, AttributeError):
-        raise OffsetError(
-            f"checkpoint {checkpoint!r} has {text[:80]!r} where offsets of Spark's own Kafka source should be; give "
-            "the number of that source, as it is in the query's progress"
-        ) from None
+    topics = json.loads(text)
+    return {Partition(name, int(n)): int(at) for name, by_n in topics.items() for n, at in by_n.items()}
 
 
 def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int) -> SourceState[Any, Any]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.cli.copied_checkpoint import parsed_offset
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
 from streaming_source.connectors.tables.lister import TableFile
-from streaming_source.exceptions import OffsetError, OptionError
+from streaming_source.exceptions import OptionError
 
 __all__ = ["take_over_delta"]
 
@@ -45,42 +44,15 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     files = _SparkFiles(delta)
 
     def unread(text: str) -> Unread:
-        place = _Place.of(text, checkpoint)
+        place = parsed_offset(SparkDeltaOffset.parse, text, checkpoint, "an offset of Spark's own Delta source")
         if place.table_id != files.table_id:
             raise OptionError(
                 f"table = {table!r} has the id {files.table_id}, and the checkpoint is of the table {place.table_id}; "
                 "give the folder of that one"
             )
-        return Unread(place.table_id, place.after, files.behind(place))
+        return Unread(place.table_id, place.listed_up_to, files.behind(place))
 
     return take_over_table(checkpoint, new_checkpoint, source, delta, unread)
-
-
-class _Place(NamedTuple):
-    """The position of Spark's source: after file `number` of a version, in its snapshot or in its commit."""
-
-    table_id: str
-    version: int
-    number: int
-    in_snapshot: bool
-
-    @staticmethod
-    def of(text: str, checkpoint: str) -> _Place:
-        """Read `{"reservoirId": .., "reservoirVersion": 7, "index": 3, "isStartingVersion": false}`."""
-        try:
-            found = json.loads(text)
-            place = (found["reservoirId"], int(found["reservoirVersion"]), int(found["index"]))
-            return _Place(*place, bool(found["isStartingVersion"]))
-        except (ValueError, TypeError, LookupError):
-            raise OffsetError(
-                f"checkpoint {checkpoint!r} has {text[:80]!r} where an offset of Spark's own Delta source should be; "
-                "give the number of that source, as it is in the query's progress"
-            ) from None
-
-    @property
-    def after(self) -> int:
-        """The version up to which all files are read or listed one by one; a negative `number` is before a commit."""
-        return self.version if self.in_snapshot or self.number >= 0 else self.version - 1
 
 
 class _SparkFiles:
@@ -95,7 +67,7 @@ class _SparkFiles:
     def table_id(self) -> str:
         return self._lister.table_id
 
-    def behind(self, place: _Place) -> list[TableFile]:
+    def behind(self, place: SparkDeltaOffset) -> list[TableFile]:
         """Return the files of a version that Spark's source has not read."""
         if place.number < 0 and not place.in_snapshot:
             return []

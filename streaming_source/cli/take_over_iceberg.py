@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import NamedTuple
-
 from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.cli.copied_checkpoint import parsed_offset
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import DEFAULT_CATALOG, CatalogProperties
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL
+from streaming_source.connectors.iceberg.spark_offset import SparkIcebergOffset
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["take_over_iceberg"]
@@ -47,7 +46,7 @@ def take_over_iceberg(
     lister = iceberg.open_lister(iceberg.schema(), RecordTimestampAssigner())
 
     def unread(text: str) -> Unread:
-        place = _Place.of(text, checkpoint)
+        place = parsed_offset(SparkIcebergOffset.parse, text, checkpoint, "an offset of Spark's own Iceberg source")
         if place.snapshot_id == BEFORE_ALL:
             return Unread(lister.table_id, BEFORE_ALL, [])
         if not lister.has_snapshot(place.snapshot_id):
@@ -61,26 +60,3 @@ def take_over_iceberg(
         return Unread(lister.table_id, place.snapshot_id, files)
 
     return take_over_table(checkpoint, new_checkpoint, source, iceberg, unread)
-
-
-class _Place(NamedTuple):
-    """The position of Spark's source: before file `position` of what a snapshot added, or of all that it has."""
-
-    snapshot_id: int
-    position: int
-    reads_all: bool
-
-    @staticmethod
-    def of(text: str, checkpoint: str) -> _Place:
-        """Read `{"version": 1, "snapshot_id": 17, "position": 3, "scan_all_files": false}`."""
-        try:
-            found = json.loads(text)
-            if found["version"] != 1:
-                raise ValueError(found["version"])
-            position = max(int(found["position"]), 0)
-            return _Place(int(found["snapshot_id"]), position, bool(found["scan_all_files"]))
-        except (ValueError, TypeError, LookupError):
-            raise OffsetError(
-                f"checkpoint {checkpoint!r} has {text[:80]!r} where an offset of Spark's own Iceberg source should be; "
-                "give the number of that source, as it is in the query's progress"
-            ) from None

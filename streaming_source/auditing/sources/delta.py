@@ -22,6 +22,7 @@ from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
+from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
 from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
@@ -308,13 +309,13 @@ class DeltaTableSource(AuditedSource):
 def _at(offset: str | None) -> _At | None:
     if offset is None:
         return None
-    found = json.loads(offset)
     try:
-        return _At(int(found["reservoirVersion"]), int(found["index"]), bool(found["isStartingVersion"]))
-    except (KeyError, TypeError, ValueError) as error:
+        place = SparkDeltaOffset.parse(offset)
+    except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"offset {offset} of a Delta table cannot be read ({error!r}); restore it from a copy of the checkpoint"
         ) from None
+    return _At(place.version, place.number, place.in_snapshot)
 
 
 def _inside(values: Any, dotted: str) -> Any:

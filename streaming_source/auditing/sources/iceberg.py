@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,6 +18,7 @@ from streaming_source.auditing.sources.files import file_blocks
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import properties_of
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL
+from streaming_source.connectors.iceberg.spark_offset import SparkIcebergOffset
 from streaming_source.connectors.tables.lister import FILES, TableFile
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats import ParquetFormat
@@ -28,13 +27,7 @@ from streaming_source.exceptions import CheckpointError, DataLossError, OptionEr
 __all__ = ["IcebergTableSource"]
 
 _CATALOG = "catalog."
-
-
-class _At(NamedTuple):
-    """The position of a stream: before file `position` of what a snapshot added."""
-
-    snapshot_id: int
-    position: int
+_BEGINNING = SparkIcebergOffset(BEFORE_ALL, 0, reads_all=False)
 
 
 class IcebergTableSource(AuditedSource):
@@ -76,7 +69,7 @@ class IcebergTableSource(AuditedSource):
             )
         self._place, self.name = place, table
         # Spark writes down where a query begins.
-        self._initial = _at(checkpoint.log.text(f"sources/{place}/offsets/0")) or _At(BEFORE_ALL, 0)
+        self._initial = _at(checkpoint.log.text(f"sources/{place}/offsets/0")) or _BEGINNING
         given = {name[len(_CATALOG) :]: value for name, value in options.items() if name.startswith(_CATALOG)}
         self._source = IcebergSource(table, catalog=properties_of(given))
         self._all_columns = self._source.schema()
@@ -127,7 +120,7 @@ class IcebergTableSource(AuditedSource):
         stored = StoredFile(self._filesystem, self._lister.data_file(file))
         yield from file_blocks(self._format, stored, self._schema, self._assigner)
 
-    def _between(self, begin: _At | None, end: _At | None) -> Iterator[TableFile | str]:
+    def _between(self, begin: SparkIcebergOffset | None, end: SparkIcebergOffset | None) -> Iterator[TableFile | str]:
         """Yield the files that a stream read between two positions; where they are not known any more, why."""
         begin = begin or self._initial
         if end is None or begin == end:
@@ -161,13 +154,12 @@ def _unreadable(why: str) -> Iterator[TimeBlock]:
     raise DataLossError(why)
 
 
-def _at(offset: str | None) -> _At | None:
+def _at(offset: str | None) -> SparkIcebergOffset | None:
     if offset is None:
         return None
-    found = json.loads(offset)
     try:
-        return _At(int(found["snapshot_id"]), max(int(found["position"]), 0))
-    except (KeyError, TypeError, ValueError) as error:
+        return SparkIcebergOffset.parse(offset)
+    except (LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"offset {offset} of an Iceberg table cannot be read ({error!r}); restore it from a copy of the checkpoint"
         ) from None
