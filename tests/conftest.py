@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,15 @@ def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return checked
+
+
+@pytest.fixture(scope="module")
+def killed(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
+    """Takes the kills that each test of a module has counted; their sum is printed behind the last one."""
+    found: list[Any] = []
+    yield found
+    if found:
+        print(f"\n{request.module.__name__}: {reduce(operator.add, found)}")
 
 
 @pytest.fixture(scope="session")

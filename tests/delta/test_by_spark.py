@@ -78,13 +78,18 @@ def test_values_of_narrower_types_are_widened() -> None:
     assert widened["d"].to_pylist() == [Decimal(n) for n in range(40)]
 
 
-def test_a_query_before_the_types_widen_ends_at_that_version(tmp_path: Path) -> None:
-    table = tmp_path / "widened"
-    shutil.copytree(TABLES / "widened", table)
-    log = sorted((table / "_delta_log").glob("*.json"))
-    later = {path: path.read_text() for path in log[2:]}
+def copied_as_of_version_1(name: str, table: Path) -> dict[Path, str]:
+    """Copy a table with its first two versions; return the files of its log that add the others, with their texts."""
+    shutil.copytree(TABLES / name, table)
+    later = {path: path.read_text() for path in sorted((table / "_delta_log").glob("*.json"))[2:]}
     for path in later:
         path.unlink()
+    return later
+
+
+def test_a_query_before_the_types_widen_ends_at_that_version(tmp_path: Path) -> None:
+    table = tmp_path / "widened"
+    later = copied_as_of_version_1("widened", table)
     done = harness(table)
     done.run()
     assert times(done) == at(*range(20))
@@ -102,11 +107,7 @@ def test_a_query_before_the_types_widen_ends_at_that_version(tmp_path: Path) -> 
 
 def test_a_query_reads_on_when_its_event_time_is_renamed_and_ends_when_a_column_of_it_goes(tmp_path: Path) -> None:
     table = tmp_path / "renamed"
-    shutil.copytree(TABLES / "renamed", table)
-    log = sorted((table / "_delta_log").glob("*.json"))
-    later = {path: path.read_text() for path in log[2:]}
-    for path in later:
-        path.unlink()
+    later = copied_as_of_version_1("renamed", table)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     reads_on, ends = (harness(table, {"columns": ("at", name)}, strategy=strategy) for name in ("n", "gone"))
     for done in (reads_on, ends):

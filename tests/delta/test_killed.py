@@ -33,13 +33,6 @@ def spark_delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkDelta
         yield stack.enter_context(SparkDelta(jars, log)) if jars else None
 
 
-@pytest.fixture(scope="module")
-def killed() -> Iterator[list[Kills]]:
-    found: list[Kills] = []
-    yield found
-    print(f"\nDelta: {sum(found, Kills())}")
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_query_brings_what_a_batch_has(
     seed: int, spark_delta: SparkDelta | None, killed: list[Kills], tmp_path: Path

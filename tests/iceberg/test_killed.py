@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,13 +16,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 INSIDE, BEHIND = 11, 6
 SEEDS = range(2)
-
-
-@pytest.fixture(scope="module")
-def killed() -> Iterator[list[Kills]]:
-    found: list[Kills] = []
-    yield found
-    print(f"\nIceberg: {sum(found, Kills())}")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

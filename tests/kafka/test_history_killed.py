@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -132,13 +132,6 @@ def kill_behind_it(process: KilledProcess, started: Path, target: FlightsQuery, 
         until = time.monotonic() + rng.uniform(5.0, 20.0)
         wait_until(lambda: time.monotonic() > until or target.log.last("offsets") >= before + more)
         time.sleep(rng.uniform(0.0, 1.0))
-
-
-@pytest.fixture(scope="module")
-def killed() -> Iterator[list[Kills]]:
-    found: list[Kills] = []
-    yield found
-    print(f"\nall: {sum(found, Kills())}")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
