@@ -515,8 +515,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         since_us, now_us = state.silent_since_us, self._now_us()
         runtime.engine.apply(events.Restored(state.table.at(positions), origins, state.late, since_us, now_us))
         if runtime.generators is not None and state.generators:
-            split_ids = [split.split_id for split in state.splits]
-            runtime.generators.restore(split_ids, state.generators, state.time_limit_us)
+            known = dict(zip(state.table.split_ids, state.generators, strict=True))
+            left = [split.split_id for split in state.unfinished()]
+            runtime.generators.restore(left, [known[split_id] for split_id in left], state.time_limit_us)
         runtime.event_times.restore_splits(state)
         self._forget_splits(state.finished())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +17,10 @@ from alignment import WatermarkStrategy
 from alignment.exceptions import InvalidArgumentError
 from alignment.recording import Recorder, replay
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
 from streaming_source.api import BlockEmitter, RecordBlock, Source, SourceOutput, SourceReaderContext, SplitState
 from streaming_source.connectors.files import FileSource
+from streaming_source.coordinator import SourceCoordinator, SourceState
 from streaming_source.exceptions import OptionError
 from streaming_source.testing import Gap, Pause, SourceHarness, TestingSource
 
@@ -308,3 +310,26 @@ def test_a_log_replays_what_generators_said_without_any(tmp_path: Path, kind: st
     assert len(plans) > 5
     assert any(plan.recorded["after"]["combined"] > MIN_WATERMARK for plan in plans)
     assert [plan.replayed for plan in plans] == [plan.recorded for plan in plans]
+
+
+@pytest.mark.parametrize("limit_us", [None, 50], ids=["no limit", "a limit"])
+def test_a_restart_remembers_nothing_of_splits_that_ended_before_their_last_report(limit_us: int | None) -> None:
+    source = TestingSource(TIMES, bounded=True)
+
+    def coordinator() -> SourceCoordinator[Any, Any]:
+        return SourceHarness(source, strategy_of(EverySecond), clock=source.clock, reports=list).coordinator
+
+    first = coordinator()
+    first.restore(SourceState.initial())
+    while first.state.table.combined < MAX_WATERMARK:
+        # Nothing is read, so nothing is reported.
+        first.advance()
+        source.clock.advance("1 second")
+    ended = replace(first.state, time_limit_us=limit_us)
+    assert [one.position for one in ended.generators if one is not None] == [0, 0]
+    first.close()
+    second = coordinator()
+    second.restore(ended)
+    second.start()
+    second.validate()
+    second.close()
