@@ -203,7 +203,8 @@ def _why(explanation: Explanation, holder: SplitExplanation) -> str:
     near_us = explanation.watermark if explanation.watermark > MIN_WATERMARK else None
     since = "" if holder.silent_since_us is None else f" since {moment(holder.silent_since_us, near_us)}"
     if explanation.cause is Cause.EMPTY:
-        return f"has never had a record with an event time, and nothing to read{since}"
+        in_range = " in the range" if _records_outside(explanation) else ""
+        return f"has never had a record with an event time{in_range}, and nothing to read{since}"
     if explanation.cause is Cause.INVALID:
         positions = "position" if holder.invalid == 1 else "positions"
         return f"has been read for {holder.invalid:,} {positions}, and no record there has a valid event time"
@@ -335,10 +336,14 @@ def _idle_ones(explanation: Explanation) -> list[str]:
 
 
 def _outside(explanation: Explanation) -> list[str]:
-    outside = dict(explanation.metrics).get("outOfRangeRecords", 0)
+    outside = _records_outside(explanation)
     lie = "lies" if outside == 1 else "lie"
     text = f"{counted(outside, 'record')} {lie} outside of the range of event times (option overlap)."
     return [text] if outside else []
+
+
+def _records_outside(explanation: Explanation) -> int:
+    return dict(explanation.metrics).get("outOfRangeRecords", 0)
 
 
 def _late(explanation: Explanation) -> list[str]:

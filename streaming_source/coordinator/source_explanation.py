@@ -34,7 +34,7 @@ def with_source(
     splits = _in_source_positions(explanation.splits, known, available, runtime.event_times, host.known_ends)
     if far := strange.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
-    if explanation.bounds.out_of_orderness_us is not None:
+    if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):
         splits = [_with_invalid(split, known.get(split.split_id)) for split in splits]
     blocked, away = host.enumerator.blocked_splits(), host.enumerator.unreachable_splits()
     if isinstance(blocked, Mapping):
@@ -46,6 +46,11 @@ def with_source(
         needed_bound_us=strange.needed_bound_us,
         metrics=(*host.enumerator.metrics().items(), *_outside(state, rules)),
     )
+
+
+def _may_lie_before(state: SourceState[Any, Any], rules: ReadRules) -> bool:
+    """Return whether a split may lack a watermark because its records lie before the wanted range: these are valid."""
+    return state.outside > 0 and rules.times.from_us is not None and rules.times.overlap == "drop"
 
 
 def _outside(state: SourceState[Any, Any], rules: ReadRules) -> Iterator[tuple[str, int]]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from alignment.combine import SplitStatus
+from alignment.event_time_range import EventTimeRange, Overlap
+from alignment.explain import Cause
+from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import DiscoveringSplitEnumerator, ReaderInfo, RecordSplit
 from streaming_source.connectors.datagen import DataGeneratorSource
@@ -312,6 +316,33 @@ def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() ->
     assert available(planning) == {"a": (1, 1), "b": (0, 0)}, "it counts, and was not looked at yet"
     planning.advance()
     assert available(planning) == {"a": (1, 1), "b": (1, 1)}
+    planning.close()
+
+
+@pytest.mark.parametrize(
+    ("overlap", "nothing", "cause"),
+    [("drop", [], Cause.EMPTY), ("keep", [], Cause.SILENT), ("drop", [None], Cause.INVALID)],
+)
+def test_records_before_the_range_of_event_times_are_not_said_to_have_none(
+    overlap: Overlap, nothing: list[None], cause: Cause
+) -> None:
+    source = TestingSource({"history": nothing or [1, 2], "live": [20, 30]})
+    like = coordinator(source)._rules
+    times = EventTimeRange(10, overlap=overlap)
+    rules = replace(like, planning=replace(like.planning, times=times))
+    planning: SourceCoordinator[Any, Any] = SourceCoordinator(
+        source, rules, source.schema(), source.clock.now_us, workers=InlineWorkers(source.clock)
+    )
+    planning.restore(planning.state)
+    planning.advance()
+    source.clock.advance("20 seconds")
+    planning.advance()
+    explanation = planning.explain()
+    assert explanation is not None
+    assert (explanation.cause, explanation.held_by) == (cause, ("history",))
+    if cause is Cause.EMPTY:
+        assert "split 'history' has never had a record with an event time in the range, and" in sentence(explanation)
+        assert "2 records lie outside of the range of event times" in sentence(explanation)
     planning.close()
 
 
