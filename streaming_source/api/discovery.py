@@ -19,8 +19,8 @@ from streaming_source.api.serializer import (
     json_to_bytes,
 )
 from streaming_source.api.source import Boundedness, Source
-from streaming_source.api.split import RecordSplit, SplitT
-from streaming_source.exceptions import OffsetError
+from streaming_source.api.split import RecordSplit, SourceSplit, SplitT
+from streaming_source.exceptions import OffsetError, SourceError
 
 __all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSource", "DiscoveringSplitEnumerator"]
 
@@ -102,9 +102,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 
     def start(self) -> None:
         if not self._is_complete:
-            self._context.call_async(
-                lambda: list(self._discover()), self._on_discovered, period_seconds=self._period_seconds
-            )
+            self._context.call_async(self._list, self._on_discovered, period_seconds=self._period_seconds)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """See `SplitEnumerator`. Served when the next split is found, if there is none now."""
@@ -120,6 +118,25 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
 
     def snapshot_state(self, checkpoint_id: int) -> DiscoveredSplits[SplitT]:
         return DiscoveredSplits(tuple(self._unassigned), tuple(sorted(self._known)))
+
+    def _list(self) -> list[SplitT]:
+        """On a worker."""
+        listed = self._discover()
+        splits = list(listed) if isinstance(listed, Iterable) else [listed]
+        wrong = [one for one in splits if not (isinstance(one, SourceSplit) and isinstance(one.split_id, str))]
+        if wrong:
+            raise SourceError(
+                f"the discovery of splits returned {wrong[0]!r}: it returns an iterable of splits, whose split_id is a "
+                "text; an empty one where there is none"
+            )
+        by_id: dict[str, SplitT] = {}
+        for split in splits:
+            if by_id.setdefault(split.split_id, split) != split:
+                raise SourceError(
+                    f"the discovery of splits returned two of the id {split.split_id!r}, {by_id[split.split_id]} and "
+                    f"{split}: ids are unique in a source; give each split an id of its own"
+                )
+        return list(by_id.values())
 
     def _on_discovered(self, splits: list[SplitT] | None, error: BaseException | None) -> None:
         if error is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
 
-from streaming_source.exceptions import UnsupportedOperationError
+from streaming_source.exceptions import SourceError, UnsupportedOperationError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,6 +136,20 @@ class RecordBlock:
     batch: pa.RecordBatch
     positions: int | npt.NDArray[np.int64]
     source_timestamps: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.positions, int):
+            return
+        import numpy as np
+
+        positions = np.asarray(self.positions)
+        if positions.dtype.kind not in "iu":
+            raise SourceError(
+                f"RecordBlock(positions={self.positions!r}): positions are whole numbers; give that of the first "
+                "record if the others follow it without a gap, else an int64 array with one for each record"
+            )
+        given = positions.astype(np.int64, copy=False) if positions.ndim else int(positions)
+        object.__setattr__(self, "positions", given)
 
     @property
     def next_position(self) -> int | None:

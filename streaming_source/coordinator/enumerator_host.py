@@ -334,6 +334,11 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         for split in splits:
             if split.split_id in ids or split.split_id in self.engine.index:
                 raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+            if split.position < 0 or (split.stop is not None and split.stop < split.position):
+                raise SourceError(
+                    f"split {split.split_id!r} was assigned at position {split.position} with the stop {split.stop}: a "
+                    "position is at least 0, and a stop not before it; see to the splits that the enumerator finds"
+                )
             ids[split.split_id] = split.position
         if splits and self._is_in_snapshot:
             raise SourceError(

@@ -43,7 +43,9 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
     """A split while it is read: its state, and its output, which is cut off where the split ends.
 
     A split ends at its stop, or at the record that `end_of_stream` finds. `target` takes the records before; it is set
-    before the first record. After the output was cut off the split has `ended`, and nothing more is emitted.
+    before the first record. After the output was cut off the split has `ended`, and nothing more is emitted. Positions
+    must rise from that of the split on: ranges are cut by them, so that records out of order would be lost, or come
+    twice.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
         self.state = state
         self.target: SourceOutput
         self.ended = False
+        self._next_position = state.position
         self._metrics = metrics
         self._end_of_stream = end_of_stream
 
@@ -70,6 +73,7 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
     ) -> None:
         if self.ended or not batch.num_rows:
             return
+        self._check_positions(batch.num_rows, positions)
         rows = self._rows_before_stop(batch.num_rows, positions)
         end = None if self._end_of_stream is None else self._end_of_stream.end_of_stream(batch)
         rows = rows if end is None else min(rows, end)
@@ -95,6 +99,22 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
         if not self.ended:
             self.target.mark_active()
 
+    def _check_positions(self, rows: int, positions: int | npt.NDArray[np.int64]) -> None:
+        """Check that the next records have rising positions. O(1), and O(n) where these have gaps."""
+        where = f"split {self.state.split.split_id!r}"
+        if isinstance(positions, int):
+            first, end = positions, positions + rows
+        else:
+            if len(positions) != rows:
+                raise SourceError(f"{where}: {rows} records have {len(positions)} positions; give one for each record")
+            first, end = int(positions[0]), int(positions[-1]) + 1
+            if (falls := np.flatnonzero(positions[1:] <= positions[:-1])).size:
+                before, after = positions[falls[0] : falls[0] + 2].tolist()
+                raise _out_of_order(f"{where}: position {after} follows position {before}")
+        if first < self._next_position:
+            raise _out_of_order(f"{where}: position {first} was fetched where {self._next_position} is the next one")
+        self._next_position = end
+
     def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
         stop = self.state.split.stop
         if stop is None:
@@ -102,6 +122,13 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
         if isinstance(positions, int):
             return min(max(stop - positions, 0), rows)
         return int(np.searchsorted(positions, stop))
+
+
+def _out_of_order(what: str) -> SourceError:
+    return SourceError(
+        f"{what}: the positions of a split rise from record to record, from its own position on, or records would be "
+        "lost or come twice; let SplitReader.fetch return them in that order (ORDER BY in a query)"
+    )
 
 
 ElementT = TypeVar("ElementT")

@@ -18,8 +18,9 @@ from streaming_source.api import (
     SplitsRemoval,
 )
 from streaming_source.api.split import SplitT
+from streaming_source.exceptions import SourceError
 
-__all__ = ["DEFAULT_CAPACITY", "ElementQueue", "Handover", "SplitFetcher"]
+__all__ = ["DEFAULT_CAPACITY", "ElementQueue", "Handover", "SplitFetcher", "fetched_by"]
 
 T = TypeVar("T")
 ElementT = TypeVar("ElementT")
@@ -351,7 +352,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
             left, self._left = self._left, frozenset()
         if left:
             return Handover(self, RecordsBySplits(), removed=left)
-        records = self.split_reader.fetch()
+        records = fetched_by(self.split_reader)
         with self._changed:
             finished = self._unassign(records.finished_splits)
         return Handover(self, records, finished)
@@ -369,3 +370,14 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         for split_id in gone:
             del self._assigned[split_id]
         return gone
+
+
+def fetched_by(split_reader: SplitReader[Any]) -> RecordsWithSplitIds[Any]:
+    """Fetch once; raises a `SourceError` if that returns nothing that is fetched."""
+    records = split_reader.fetch()
+    if not isinstance(records, RecordsWithSplitIds):
+        raise SourceError(
+            f"{type(split_reader).__name__}.fetch returned {records!r}: it returns RecordsWithSplitIds; where nothing "
+            "came return RecordsBySplits()"
+        )
+    return records

@@ -31,6 +31,7 @@ from streaming_source.api.reader import ignore
 from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
+from streaming_source.reader.fetcher import fetched_by
 
 __all__ = ["AheadReader", "AheadSplit", "FetchResult", "FetchedBlock", "columns_for_times", "read_range"]
 
@@ -171,7 +172,7 @@ class AheadReader(Generic[SplitT]):
         if not reader.supports_pausing:
             paused = frozenset()
         self._change_splits(reader, splits, paused)
-        records = reader.fetch()
+        records = fetched_by(reader)
         self._is_woken = False
         while (split_id := records.next_split()) is not None:
             split = splits.get(split_id)
