@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
@@ -98,7 +98,7 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._unassigned = deque(checkpoint.unassigned if checkpoint else ())
         self._known = frozenset(checkpoint.known if checkpoint else ())
         # One entry a reader, in the order of their requests.
-        self._asking: dict[int, None] = {}
+        self._asking: OrderedDict[int, None] = OrderedDict()
 
     def start(self) -> None:
         if not self._is_complete:
@@ -149,15 +149,16 @@ class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT
         self._assign()
 
     def _assign(self) -> None:
+        if not (self._unassigned or self._is_complete):
+            return
         registered = self._context.registered_readers()
-        for subtask_id in list(self._asking):
+        while self._asking and (self._unassigned or self._is_complete):
+            subtask_id, _ = self._asking.popitem(last=False)
             if subtask_id not in registered:
-                del self._asking[subtask_id]
-            elif self._unassigned:
-                del self._asking[subtask_id]
+                continue
+            if self._unassigned:
                 self._context.assign_split(self._unassigned.popleft(), subtask_id)
-            elif self._is_complete:
-                del self._asking[subtask_id]
+            else:
                 self._context.signal_no_more_splits(subtask_id)
 
 

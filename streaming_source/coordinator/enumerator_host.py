@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -116,7 +116,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self._events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
         # Readers that are to request a split, new ones and those that were given some; and those that get no more.
-        self.asking: deque[int] = deque()
+        self.asking: OrderedDict[int, None] = OrderedDict()
         self.without_more: set[int] = set()
         self.tracker: AssignmentTracker[SplitT] = AssignmentTracker()
         self.added: list[SplitT] = []
@@ -248,8 +248,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     def request_split(self, subtask_id: int) -> None:
         """A reader requests a split; the enumerator handles that in the next step."""
-        if subtask_id not in self.asking:
-            self.asking.append(subtask_id)
+        self.asking[subtask_id] = None
 
     def post_source_event(self, subtask_id: int, event: SourceEvent) -> None:
         """A reader sends an event to the enumerator. From any thread; `work`, or the next plan, hands it on."""
@@ -264,7 +263,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         """Do what has arrived, and handle the requests for splits of all readers but those that get no more."""
         self.calls.run()
         while self.asking:
-            subtask_id = self.asking.popleft()
+            subtask_id, _ = self.asking.popitem(last=False)
             if subtask_id not in self.without_more:
                 self.enumerator.handle_split_request(subtask_id)
 

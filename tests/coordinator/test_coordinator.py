@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -414,6 +415,15 @@ def test_a_split_of_which_nothing_is_known_holds_the_watermark() -> None:
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_tens_of_thousands_of_readers_are_registered_in_a_moment() -> None:
+    began = time.monotonic()
+    planning = restored(TestingSource({"a": [1]}), readers=30_000)
+    assert planning.advance().table.split_ids == ("a",)
+    # Half a minute, where each request looks at those of all others.
+    assert time.monotonic() - began < 10
+    planning.close()
 
 
 def test_an_enumerator_that_cannot_be_closed_leaves_no_thread() -> None:
