@@ -8,6 +8,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,8 @@ TRIGGERS = ((100, 1_000), (10_000, 100_000), (10_000, 100), (100_000, 100))
 """Splits, and rows of each micro-batch: of no more splits than that something changes."""
 
 _POLLS, _ROWS_PER_SPLIT = 1_000, 125
+_LOADS = 5
+"""Plans that load event times, each by an index of its own: an index keeps what it loaded."""
 
 
 def run(report: Report, folder: Path, *, quick: bool) -> None:
@@ -94,14 +97,8 @@ def _index(n: int, blocks: int) -> tuple[EventTimeIndex, SplitTable]:
 
 
 def _plan_seconds(n: int, blocks: int, rounds: int) -> list[float]:
-    """Median seconds of a plan of each kind, of the least that a plan must do, and of one that loads event times.
-
-    Each begins inside of blocks, where an earlier plan ended.
-    """
-    index, table = _index(n, blocks)
+    """Median seconds of a plan of each kind, of the least that a plan must do, and of one that loads event times."""
     rules = PlanningRules(out_of_orderness_us=5 * STEP_US)
-    table = plan_micro_batch(table, index, rules, PlanConditions(max_rows=n * ROWS * blocks // 10)).after
-    index.forget_before(table.positions)
     middle, most = int(blocks * ROWS * STEP_US * 0.5), n * ROWS * blocks // 3
     kinds = [
         PlanConditions(),
@@ -109,21 +106,34 @@ def _plan_seconds(n: int, blocks: int, rounds: int) -> list[float]:
         PlanConditions(max_rows=most),
         PlanConditions(group_limit_us=middle, max_rows=most),
     ]
-    loading = _seconds(lambda: plan_micro_batch(table, index, rules, kinds[-1]), 0)
+    loading = []
+    for _ in range(_LOADS):
+        index, table = _begun(n, blocks, rules)
+        loading.append(_processor_seconds(partial(plan_micro_batch, table, index, rules, kinds[-1])))
     planned = [_seconds(lambda kind=kind: plan_micro_batch(table, index, rules, kind), rounds) for kind in kinds]
     times, reach = np.arange(n * ROWS), index.latest_times(table.positions)
     keys = np.random.default_rng(3).integers(0, times.size, n)
-    return [*planned, _seconds(lambda: (reach.min(), np.searchsorted(times, keys)), rounds), loading]
+    least = _seconds(lambda: (reach.min(), np.searchsorted(times, keys)), rounds)
+    return [*planned, least, statistics.median(loading)]
+
+
+def _begun(n: int, blocks: int, rules: PlanningRules) -> tuple[EventTimeIndex, SplitTable]:
+    """An index and a table of splits of which a first plan took a tenth: the next one begins inside of blocks."""
+    index, table = _index(n, blocks)
+    table = plan_micro_batch(table, index, rules, PlanConditions(max_rows=n * ROWS * blocks // 10)).after
+    index.forget_before(table.positions)
+    return index, table
 
 
 def _seconds(run: Callable[[], object], rounds: int) -> float:
-    """Median seconds of processor of so many runs behind one that does not count; with 0, of the very first one."""
-    taken = []
-    for _ in range(rounds + 1):
-        began = time.process_time()
-        run()
-        taken.append(time.process_time() - began)
-    return statistics.median(taken[1:] or taken)
+    """Median seconds of processor of so many runs behind one that does not count."""
+    return statistics.median([_processor_seconds(run) for _ in range(rounds + 1)][1:])
+
+
+def _processor_seconds(run: Callable[[], object]) -> float:
+    began = time.process_time()
+    run()
+    return time.process_time() - began
 
 
 def _bytes_a_split(n: int, blocks: int) -> float:
