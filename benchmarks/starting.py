@@ -70,6 +70,8 @@ def write(folder: Path) -> None:
 
 def measure(name: str, data: str, folder: str) -> None:
     """Print the seconds of the first query of this process."""
+    # PySpark imports IPython for the first column that a program makes: a notebook has it by then, a job not at all.
+    sys.modules["IPython"] = None  # type: ignore[assignment]
     spark = session()
     peers.register(spark)
     print(first_row(spark, name, Path(data), Path(folder)))
