@@ -147,9 +147,11 @@ def look_ahead(
     bound = horizon_us
     if reach_us is not None and rules.max_drift_us is not None:
         bound = min(bound, saturating_add(reach_us, rules.max_drift_us))
-    if conditions.max_rows is not None:
-        bound, _ = _cut(index, before.positions, bound, conditions.max_rows)
     leaves_some = horizon_us < MAX_WATERMARK or index.no_later_than(before.positions) > bound
+    if conditions.max_rows is not None:
+        bound, ends = _cut(index, before.positions, bound, conditions.max_rows)
+        # Of several records at the bound itself a read limit may leave some.
+        leaves_some = leaves_some or bool((ends < index.ends()).any())
     return Outlook(bound if leaves_some else MAX_WATERMARK, reach_us)
 
 
