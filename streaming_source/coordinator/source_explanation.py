@@ -30,7 +30,7 @@ def with_source(
     `state` is the last state, `strange` has the records that stand out in it.
     """
     known, host = state.by_id(), runtime.host
-    available = runtime.engine.available()
+    available = runtime.engine.available() if host.known_ends else {}
     splits = _in_source_positions(explanation.splits, known, available, runtime.event_times, host.known_ends)
     if far := strange.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
@@ -71,29 +71,31 @@ def _in_source_positions(
     An engine counts records. `states` are the splits as of the last state, `available` is `Engine.available`. The
     source reported `known_ends`, which may be beyond the records with known event times.
     """
-    located = []
+    located, position_at = [], event_times.position_at
     for split in splits:
-        split_id, is_far = split.split_id, split.next_us is not None
-        seen_to = event_times.position_at(split_id, RecordNumber(available[split_id][1]))
-        position = event_times.position_at(split_id, RecordNumber(split.position))
-        place = event_times.place_of(split_id, split.position) if is_far else None
-        unseen = known_ends.get(split_id, 0) - seen_to
-        located.append(_located(split, states.get(split_id), position, unseen, place))
+        split_id, is_far, known_end = split.split_id, split.next_us is not None, known_ends.get(split.split_id)
+        position, unseen = position_at(split_id, RecordNumber(split.position)), 0
+        if known_end is not None:
+            unseen = known_end - position_at(split_id, RecordNumber(available[split_id][1]))
+        # Nearly all splits of many are as the engine has them, and each trigger comes by here twice.
+        if position != split.position or unseen > 0 or is_far:
+            place = event_times.place_of(split_id, split.position) if is_far else None
+            split = _located(split, states.get(split_id), position, unseen, place)
+        located.append(split)
     return located
 
 
 def _with_invalid(split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
     """Return a split without a watermark with the count of its records so far: none of them has an event time."""
-    if state is None or split.watermark > MIN_WATERMARK or split.waits_for is WaitsFor.REPORT:
+    if split.watermark > MIN_WATERMARK or split.position == 0 or state is None or split.waits_for is WaitsFor.REPORT:
         return split
-    return split._replace(invalid=max(split.position - state.origin().position, 0))
+    invalid = split.position - state.origin().position
+    return split._replace(invalid=invalid) if invalid > 0 else split
 
 
 def _located(
     split: SplitExplanation, state: SourceSplit | None, position: int, unseen: int, place: str | None
 ) -> SplitExplanation:
-    if position == split.position and unseen <= 0 and split.next_us is None:
-        return split
     if unseen > 0:
         if split.waits_for is WaitsFor.RECORDS:
             split = split._replace(waits_for=WaitsFor.NOTHING, silent_since_us=None)
