@@ -193,6 +193,27 @@ def test_a_version_whose_log_was_cleaned_up_is_named(audited_table: tuple[Path, 
     assert "the table's log was cleaned up" in str(found)
 
 
+def test_what_a_version_that_changes_rows_adds_is_counted_as_the_query_had_it(tmp_path: Path) -> None:
+    """`skipChangeCommits` passes over the file that an update writes anew, `ignoreChanges` reads it."""
+    table = tmp_path / "table"
+    parts = [*append(table, 0, parts=1), *append(table, 1, parts=1)]
+    opened = deltalake.DeltaTable(str(table))
+    table_id, version = str(opened.metadata().id), opened.version()
+    opened.update(updates={"device": "7"}, predicate="device = 1")
+    parts += append(table, 2, parts=1)
+    files = [(str(number), part) for number, part in enumerate([*parts[:2], parts[1], parts[2]])]
+    offsets = [offset(table_id, version + 1 + number, -1, snapshot=False) for number in range(3)]
+    write_checkpoint(tmp_path / "checkpoint", naive.run(QUERY, [files[:2], files[2:3], files[3:]]), offsets)
+
+    assert audit(tmp_path, skipChangeCommits="true").read == 300
+    assert audit(tmp_path, ignoreChanges="true").read == 400
+    found = audit(tmp_path)
+    assert found.read == 300
+    assert f"version {version + 1} of {table} changes rows, and the checkpoint does not keep whether" in str(found)
+    with pytest.raises(OptionError, match=r"both true.*give the one that the query has"):
+        audit(tmp_path, skipChangeCommits="true", ignoreChanges="true")
+
+
 def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Path, naive.Run]) -> None:
     root, _ = audited_table
     other = root / "other"

@@ -75,6 +75,9 @@ class DeltaTableSource(AuditedSource):
         Path of the table: the checkpoint has only its id.
     starting_version
         Option `startingVersion` of the query, if it was set.
+    skips_changes
+        Whether the query passed over versions that take rows away (`skipChangeCommits`), with all that they add; false
+        if it read what they add (`ignoreChanges`). Without it what such versions add is in no count.
 
     Raises
     ------
@@ -92,6 +95,7 @@ class DeltaTableSource(AuditedSource):
         *,
         path: str | None,
         starting_version: str | None = None,
+        skips_changes: bool | None = None,
         storage: StorageOptions = NO_STORAGE_OPTIONS,
     ) -> None:
         if path is None:
@@ -101,6 +105,7 @@ class DeltaTableSource(AuditedSource):
             )
         self._place, self.name = place, path
         self._starting_version = None if starting_version is None else int(starting_version)
+        self._skips_changes = skips_changes
         root = Root(path)
         self._filesystem, self._root = Root(path, NO_STORAGE_OPTIONS if root.is_local else storage).open()
         self._uri = self._root if root.is_local else path
@@ -273,11 +278,27 @@ class DeltaTableSource(AuditedSource):
                 self._added[version] = [_Added(_At(version, 0, is_snapshot=False), name, unreadable=gone)]
                 return self._added[version]
             actions = [json.loads(line) for line in lines if line]
-            adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
-            self._added[version] = [
-                self._added_by(_At(version, i, is_snapshot=False), add) for i, add in enumerate(adds)
-            ]
+            adds, removes = (
+                [action[kind] for action in actions if kind in action and action[kind].get("dataChange", True)]
+                for kind in ("add", "remove")
+            )
+            self._added[version] = self._added_beside(removes, version, adds)
         return self._added[version]
+
+    def _added_beside(
+        self, removes: Sequence[Mapping[str, Any]], version: int, adds: Sequence[Mapping[str, Any]]
+    ) -> list[_Added]:
+        """Return the files that a version added, if the query read what a version with these removed files adds."""
+        if removes and self._skips_changes:
+            return []
+        places = [_At(version, number, is_snapshot=False) for number in range(len(adds))]
+        if removes and self._skips_changes is None:
+            why = (
+                f"version {version} of {self.name} changes rows, and the checkpoint does not keep whether the query "
+                "read what it adds: give the query's option with -o skipChangeCommits=true or -o ignoreChanges=true"
+            )
+            return [_Added(at, add["path"], unreadable=why) for at, add in zip(places, adds, strict=True)]
+        return [self._added_by(at, add) for at, add in zip(places, adds, strict=True)]
 
     def _added_by(self, at: _At, add: Mapping[str, Any]) -> _Added:
         stats = json.loads(add.get("stats") or "{}")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from streaming_source.api.options import boolean
 from streaming_source.auditing.checkpoint import Checkpoint
 from streaming_source.auditing.sources.base import AuditedSource
 from streaming_source.auditing.sources.event_time import EventTime
@@ -62,8 +63,26 @@ def _delta(
         from streaming_source.auditing.sources.delta import DeltaTableSource
     except ModuleNotFoundError as error:
         raise _not_installed(place, "a Delta table", error.name, "delta") from None
-    version = options.get("startingVersion")
-    return DeltaTableSource(checkpoint, place, event_time, path=path, starting_version=version, storage=storage)
+    return DeltaTableSource(
+        checkpoint,
+        place,
+        event_time,
+        path=path,
+        starting_version=options.get("startingVersion"),
+        skips_changes=_skips_changes(options),
+        storage=storage,
+    )
+
+
+def _skips_changes(options: Mapping[str, str]) -> bool | None:
+    """Return whether a query over a Delta table passes over versions that change rows; None if no option tells."""
+    chosen = [name for name in ("skipChangeCommits", "ignoreChanges") if boolean(name, options.get(name, "false"))]
+    if len(chosen) > 1:
+        raise OptionError(
+            "skipChangeCommits and ignoreChanges are both true: the first passes over what the second reads; give the "
+            "one that the query has"
+        )
+    return chosen == ["skipChangeCommits"] if chosen else None
 
 
 def _iceberg(
