@@ -30,10 +30,13 @@ def check_distinct(path: str, names: Sequence[str]) -> None:
         raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
 
 
-def check_columns(path: str, found: pa.Schema, wanted: pa.Schema) -> None:
-    """Raise a `SchemaError` if a file has no column that a query reads, or one in a type that does not widen."""
+def check_columns(path: str, found: pa.Schema, wanted: pa.Schema, *, may_lack_all: bool) -> None:
+    """Raise a `SchemaError` if a file has no column that a query reads, or one in a type that does not widen.
+
+    A file `may_lack_all` of them where a table has it: they were added to the table after the file.
+    """
     own = own_columns(found.names, wanted.names)
-    if wanted.names and not own:
+    if wanted.names and not own and not may_lack_all:
         raise SchemaError(
             f"{path} has no column {wanted.names[0]!r} nor any other that is read; it has {', '.join(found.names)}. "
             "Read it as a source of its own, or leave it out with pathGlobFilter"

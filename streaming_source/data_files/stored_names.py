@@ -67,6 +67,9 @@ class StoredNames:
             field = _known_as(batch.schema[place], name, column)
             arrays.append(_retyped(array, field.type, column))
             fields.append(field)
+        if not arrays:
+            # A batch that is made of no arrays has no rows.
+            return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _found(self, schema: pa.Schema) -> Iterator[tuple[str, StoredColumn, int]]:

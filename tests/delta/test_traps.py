@@ -107,6 +107,13 @@ def test_files_without_event_times_hold_nothing_back(tmp_path: Path) -> None:
     assert done.watermark > MIN_WATERMARK
 
 
+def test_a_file_from_before_all_columns_that_are_read_has_nulls(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path), pa.table({"v": [1, 2]}))
+    append(tmp_path, [5 * SECOND], options={"schema_mode": "merge"}, v=[3])
+    found = read_all(DeltaSource(str(tmp_path), columns=("ts",)))
+    assert sorted(found["ts"].cast(pa.int64()).to_pylist(), key=str) == [5 * SECOND, None, None]
+
+
 def test_new_columns_are_named_and_ignored_or_end_the_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(tmp_path, [1 * SECOND])
     ignoring, failing = harness(tmp_path), harness(tmp_path, {"schema_evolution": "fail"})

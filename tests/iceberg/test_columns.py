@@ -75,6 +75,22 @@ def test_renamed_moved_dropped_and_added_columns_are_read_by_their_ids(tmp_path:
     assert read.sort_by("time").to_pylist() == expected.sort_by("time").to_pylist()
 
 
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_file_from_before_all_columns_that_are_read_has_nulls(drops: bool, tmp_path: Path) -> None:
+    """Also where the table has dropped each column that the file has."""
+    before, later = pa.table({"v": [1, 2]}), rows([5 * SECOND], v=[3])
+    table = create(tmp_path, before.schema)
+    table.append(before)
+    with table.update_schema() as change:
+        change.union_by_name(later.schema)
+    table.append(later.select(["v", "ts"]))
+    if drops:
+        with table.update_schema() as change:
+            change.delete_column("v")
+    source = IcebergSource("db.t", catalog=properties_in(tmp_path), columns=("ts",))
+    assert sorted(read_all(source)["ts"].cast(pa.int64()).to_pylist(), key=str) == [5 * SECOND, None, None]
+
+
 def test_a_column_that_is_renamed_under_a_query_is_read_on(tmp_path: Path) -> None:
     table = create(tmp_path)
     append(table, [1 * SECOND])

@@ -85,7 +85,8 @@ class _ColumnarFormat(FileFormat):
                 "is complete",
             ):
                 found = self._open(file, stream)
-            check_columns(file.path, found.schema_for(schema), schema)
+            of_table = bool(file.file.origin)
+            check_columns(file.path, found.schema_for(schema), schema, may_lack_all=of_table)
             yield found
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
