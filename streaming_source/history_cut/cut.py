@@ -11,7 +11,8 @@ import numpy as np
 
 from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
-from streaming_source.history_cut.extents import Columns, Extent, History, extents_of, read_offsets
+from streaming_source.history_cut.extent import Columns, Extent, read_offsets
+from streaming_source.history_cut.extents import History, extents_of
 
 __all__ = ["Gap", "HistoryCut", "cut_from"]
 

@@ -16,12 +16,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from streaming_source import cut_from
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.history_cut import HistoryCut
+from tests.delta.deletion_vectors import delete_rows as delete_rows_of_delta
 from tests.docs.pages import ROOT, code, printed
 from tests.examples import examples
+from tests.iceberg.commits import delete_rows as delete_rows_of_iceberg
+from tests.iceberg.commits import files_of_table
 
 Rows = list[tuple[str, int, int]]
 """Topic, partition and offset of each record."""
@@ -189,6 +193,59 @@ def test_an_iceberg_table_is_cut_by_its_manifests(tmp_path: Path) -> None:
     check(cut, [row for rows in ROWS_OF_A_TABLE for row in rows])
     assert cut.pieces_read == 1
     assert cut_from(made.metadata_location) == cut
+
+
+TEN_ROWS: Rows = [("orders", 0, offset) for offset in range(10)]
+
+
+def iceberg_table(root: Path, rows: pa.Table) -> Table:
+    made = written_as_iceberg(root, rows)
+    assert isinstance(made, Table)
+    return made
+
+
+def test_rows_that_a_delta_table_has_deleted_are_no_history(tmp_path: Path) -> None:
+    written_as_delta(tmp_path, table(TEN_ROWS))
+    delete_rows_of_delta(tmp_path, [4, 8, 9])
+    cut = cut_from(tmp_path)
+    check(cut, [TEN_ROWS[row] for row in (0, 1, 2, 3, 5, 6, 7)])
+    assert cut.pieces_read == 1
+
+
+def test_rows_that_an_iceberg_table_has_deleted_are_no_history(tmp_path: Path) -> None:
+    made = iceberg_table(tmp_path / "history", table(TEN_ROWS))
+    delete_rows_of_iceberg(made, {files_of_table(made)[0].file_path: [4, 8, 9]})
+    cut = cut_from(made.refresh())
+    check(cut, [TEN_ROWS[row] for row in (0, 1, 2, 3, 5, 6, 7)])
+    assert cut.pieces_read == 1
+
+
+@pytest.mark.parametrize("rows", [TEN_ROWS, TEN_ROWS[::3]], ids=["by statistics", "read"])
+def test_columns_under_other_names_are_found(tmp_path: Path, rows: Rows) -> None:
+    made = iceberg_table(tmp_path / "iceberg", table(rows).rename_columns(["topic", "partition", "at", "value"]))
+    with made.update_schema() as change:
+        change.rename_column("at", "offset")
+    mapped = {"delta.columnMapping.mode": "name"}
+    deltalake.write_deltalake(str(tmp_path / "delta"), table(rows), configuration=mapped)
+    stored = {name for file in (tmp_path / "delta").glob("*.parquet") for name in pq.read_schema(file).names}
+    assert stored.isdisjoint({"topic", "partition", "offset"})
+    for history in (tmp_path / "delta", made.refresh()):
+        cut = cut_from(history)
+        check(cut, rows)
+        assert cut.pieces_read == (rows is not TEN_ROWS)
+
+
+def test_files_from_before_their_columns_were_added_have_no_offsets(tmp_path: Path) -> None:
+    before, later = table(TEN_ROWS[:4]).select(["value"]), table(TEN_ROWS[4:])
+    made = iceberg_table(tmp_path / "iceberg", before)
+    with made.update_schema() as change:
+        change.union_by_name(later.schema)
+    made.append(later)
+    deltalake.write_deltalake(str(tmp_path / "delta"), before)
+    deltalake.write_deltalake(str(tmp_path / "delta"), later, mode="append", schema_mode="merge")
+    for history in (tmp_path / "delta", made):
+        cut = cut_from(history)
+        assert (cut.next_offsets, cut.rows, cut.nulls) == ({"orders": {0: 10}}, 6, 4)
 
 
 @pytest.mark.parametrize(

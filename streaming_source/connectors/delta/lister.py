@@ -274,6 +274,17 @@ class DeltaLister:
             )
         return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
 
+    def statistics(self, version: int) -> pa.Table:
+        """Return what the log has of the files of a version, in no order.
+
+        Columns are called `path`, `num_records`, `min.ts`, `max.ts`, `null_count.ts`, by the names of columns in files.
+        """
+        return pa.table(self._open_table(version).get_add_actions(flatten=True))
+
+    def name_in_files(self, column: str) -> str:
+        """Return how files and their statistics call a column of the table."""
+        return self._columns.physical([column])[0]
+
     def release(self, file: TableFile) -> None:
         self._deleted.release(file.version, path_in_table(file.path))
 

@@ -1,0 +1,56 @@
+"""Which offsets the files of an Iceberg table have, by its manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of
+from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
+from streaming_source.connectors.iceberg.locations import located_files
+from streaming_source.connectors.tables.lister import FILES, Beginning, TableFile
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS
+from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of, reader_of_file
+
+__all__ = ["of_iceberg"]
+
+
+def of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
+    """Yield the files of the current snapshot; none of them is opened, but delete files are."""
+    name = ".".join(table.name())
+    check_columns(name, [field.name for field in table.schema().fields], columns)
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return
+    known = IcebergColumns(f"Iceberg table {name}", table.schema(), columns, aliases_of(table.name_mapping()))
+    schema = pa.schema([known.arrow_schema.field(column) for column in columns])
+    filesystem = located_files(NO_STORAGE_OPTIONS, {**table.io.properties})
+    lister = IcebergLister(
+        title=known.title,
+        table=table,
+        reload=lambda _: table,
+        begin=lambda _: Beginning(snapshot.snapshot_id),
+        columns=lambda _: known,
+        files=filesystem,
+        rules=IcebergRules(),
+        schema=schema,
+        # Event times are not looked at.
+        assigner=RecordTimestampAssigner(),
+    )
+    statistics = {row["file_path"]: row for row in table.inspect.files().to_pylist() if row["content"] == 0}
+    for row in lister.snapshot(snapshot.snapshot_id).select(FILES.names).to_pylist():
+        file, of_file = lister.data_file(TableFile(**row)), statistics[row["path"]]
+        ranges, nulls = [], []
+        for column in columns:
+            if column in file.given:
+                ranges.append((file.given[column].as_py(),) * 2)
+                continue
+            of_column = of_file["readable_metrics"].get(column) or {}
+            ranges.append((of_column.get("lower_bound"), of_column.get("upper_bound")))
+            nulls.append(of_column.get("null_value_count"))
+        piece, rows = reader_of_file(filesystem, file, schema), of_file["record_count"]
+        # The statistics of a file include the rows of it that are deleted.
+        yield Extent(piece, rows) if file.deleted is not None else extent_of(piece, rows, ranges, nulls)
