@@ -193,6 +193,38 @@ def test_a_version_whose_log_was_cleaned_up_is_named(audited_table: tuple[Path, 
     assert "the table's log was cleaned up" in str(found)
 
 
+@pytest.mark.parametrize("configuration", [{}, {"delta.columnMapping.mode": "name"}])
+def test_a_time_in_a_struct_is_found(configuration: dict[str, str | None], tmp_path: Path) -> None:
+    times = device_times(0, 0)
+    inner = pa.StructArray.from_arrays([pa.array(times, pa.timestamp("us", "UTC"))], ["ts"])
+    table = str(tmp_path / "table")
+    deltalake.write_deltalake(table, pa.table({"at": inner, "device": [0] * 100}), configuration=configuration)
+    opened = deltalake.DeltaTable(table)
+    offsets = [offset(str(opened.metadata().id), opened.version() + 1, -1, snapshot=False)] * 2
+    write_checkpoint(tmp_path / "checkpoint", naive.run(QUERY, [[("0", times)], []]), offsets)
+
+    found = streaming_source.audit(
+        str(tmp_path / "checkpoint"), window="1 hour", mode="append", source=table, time="at.ts"
+    )
+
+    assert (found.read, found.without_time, found.query.sources[0].time) == (100, 0, "at.ts")
+
+
+def test_rows_of_files_that_have_no_time_yet_have_none(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    deltalake.write_deltalake(str(table), pa.table({"device": pa.array([0] * 3, pa.int32())}))
+    times = device_times(0, 0)
+    rows = {"ts": pa.array(times, pa.timestamp("us", "UTC")), "device": pa.array([0] * 100, pa.int32())}
+    deltalake.write_deltalake(str(table), pa.table(rows), mode="append", schema_mode="merge")
+    opened = deltalake.DeltaTable(str(table))
+    offsets = [offset(str(opened.metadata().id), opened.version() + 1, -1, snapshot=False)] * 2
+    write_checkpoint(tmp_path / "checkpoint", naive.run(QUERY, [[("0", times)], []]), offsets)
+
+    found = audit(tmp_path)
+
+    assert (found.read, found.without_time) == (103, 3)
+
+
 def test_what_a_version_that_changes_rows_adds_is_counted_as_the_query_had_it(tmp_path: Path) -> None:
     """`skipChangeCommits` passes over the file that an update writes anew, `ignoreChanges` reads it."""
     table = tmp_path / "table"

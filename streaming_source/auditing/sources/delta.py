@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from alignment.column_paths import exact_path
+from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
+from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
 from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
@@ -34,7 +35,6 @@ _TRUNCATED_US: Final = 999
 """Largest error of a maximum in the log: Delta truncates times to milliseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 
 class _At(NamedTuple):
@@ -111,12 +111,14 @@ class DeltaTableSource(AuditedSource):
         self._uri = self._root if root.is_local else path
         try:
             table = deltalake.DeltaTable(self._uri)
-            schema = pa.schema(table.schema())
-            fields = json.loads(table.schema().to_json())["fields"]
+            metadata = table.metadata()
+            self._columns = DeltaColumns(
+                table.schema().to_json(), tuple(metadata.partition_columns), tuple(metadata.configuration.items())
+            )
         except DeltaError as error:
             raise OptionError(f"source = {path!r} cannot be read as a Delta table ({error}); correct it") from None
         offsets = [json.loads(text) for batch in checkpoint.batches if (text := batch.ends[place]) is not None]
-        known = table.metadata().id
+        schema, known = self._columns.schema, metadata.id
         if offsets and offsets[0]["reservoirId"] != str(known):
             raise OptionError(
                 f"source = {path!r} is the table {known}, and the query read the table {offsets[0]['reservoirId']}; "
@@ -125,19 +127,17 @@ class DeltaTableSource(AuditedSource):
         self._format = ParquetFormat()
         self._added: dict[int, list[_Added]] = {}
         column = event_time.column
-        self._physical = {field["name"]: field["metadata"].get(_PHYSICAL, field["name"]) for field in fields}
         if column is None:
             column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, schema))
         column = exact_path(schema, column)
-        if column in table.metadata().partition_columns:
+        if column in self._columns.partition_columns:
             raise OptionError(f"time = {column!r} is a column by which the table is partitioned; give another one")
         self._set_time(schema, replace(event_time, column=column))
-        self._shown = column
 
     @property
     def time(self) -> str:
         """The event-time column, by its name in the query."""
-        return self._shown
+        return self._column
 
     @property
     def format_name(self) -> str:
@@ -164,15 +164,16 @@ class DeltaTableSource(AuditedSource):
     _notes: tuple[str, ...] = ()
 
     def _set_time(self, schema: pa.Schema, time: EventTime) -> None:
-        """Set the event-time column, by its name in the files."""
-        logical, _, inner = str(time.column).partition(".")
-        if logical not in self._physical:
+        """Set the event-time column; its statistics have it by its name in the files."""
+        self._column = str(time.column)
+        top = top_level_column(self._column, schema.names)
+        if top not in schema.names:
             names = ", ".join(schema.names)
             raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
-        physical = self._physical[logical]
-        self._column = f"{physical}.{inner}" if inner else physical
-        self._assigner = replace(time, column=self._column).assigner()
-        self._schema = pa.schema([schema.field(logical).with_name(physical)])
+        inner = self._column.removeprefix(top).lstrip(".")
+        self._stored_path = self._columns.physical([top, *(inner.split(".") if inner else ())])
+        self._assigner = time.assigner()
+        self._schema = pa.schema([schema.field(top)])
 
     def _read(self, batch: CommittedBatch | None, added: _Added) -> SplitRead:
         split = unquote(added.path)
@@ -181,7 +182,8 @@ class DeltaTableSource(AuditedSource):
     def _blocks(self, added: _Added) -> Iterator[TimeBlock]:
         if added.unreadable is not None:
             raise DataLossError(added.unreadable)
-        file = StoredFile(self._filesystem, DataFile(posixpath.join(self._root, unquote(added.path))))
+        path = posixpath.join(self._root, unquote(added.path))
+        file = StoredFile(self._filesystem, DataFile(path, stored=self._columns.stored, origin=self.name))
         if added.deleted is not None:
             begin = 0
             for block in file_blocks(self._format, file, self._schema, self._assigner):
@@ -245,6 +247,7 @@ class DeltaTableSource(AuditedSource):
             except DeltaError:
                 gone = f"{self.name} has no version {version} any more, with which the query began"
                 return [_Added(_At(version, 0, is_snapshot=True), f"version {version}", unreadable=gone)]
+            stored = ".".join(self._stored_path)
             rows = sorted(actions.to_pylist(), key=lambda row: (row["modification_time"], row["path"]))
             deleted = {
                 posixpath.basename(path): DeletedRows.of_rows(np.flatnonzero(~np.asarray(kept.values)))
@@ -256,9 +259,9 @@ class DeltaTableSource(AuditedSource):
                     row["path"],
                     row.get("num_records"),
                     (
-                        row.get(f"null_count.{self._column}"),
-                        row.get(f"min.{self._column}"),
-                        row.get(f"max.{self._column}"),
+                        row.get(f"null_count.{stored}"),
+                        row.get(f"min.{stored}"),
+                        row.get(f"max.{stored}"),
                     ),
                     deleted.get(posixpath.basename(unquote(row["path"]))),
                 )
@@ -302,7 +305,7 @@ class DeltaTableSource(AuditedSource):
 
     def _added_by(self, at: _At, add: Mapping[str, Any]) -> _Added:
         stats = json.loads(add.get("stats") or "{}")
-        bounds = [_inside(stats.get(kind, {}), self._column) for kind in ("nullCount", "minValues", "maxValues")]
+        bounds = [_inside(stats.get(kind, {}), self._stored_path) for kind in ("nullCount", "minValues", "maxValues")]
         if add.get("deletionVector"):
             why = f"{unquote(add['path'])} has a deletion vector: which of its rows the query read is not known"
             return _Added(at, add["path"], unreadable=why)
@@ -339,8 +342,8 @@ def _at(offset: str | None) -> _At | None:
     return _At(place.version, place.number, place.in_snapshot)
 
 
-def _inside(values: Any, dotted: str) -> Any:
-    for name in dotted.split("."):
+def _inside(values: Any, path: Sequence[str]) -> Any:
+    for name in path:
         values = values.get(name) if isinstance(values, Mapping) else None
     return values
 
