@@ -10,7 +10,7 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["column_at", "exact_path", "top_level_column"]
+__all__ = ["column_at", "exact_path", "names_on_path", "top_level_column"]
 
 
 def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
@@ -66,6 +66,23 @@ def exact_path(schema: pa.Schema, dotted: str) -> str:
         kind = found.type
         fields = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
     return ".".join(path)
+
+
+def names_on_path(schema: pa.Schema, dotted: str) -> tuple[str, ...]:
+    """Return the names of a column and of the fields inside of it to which a dotted path leads, as in `column_at`.
+
+    Empty if it leads nowhere.
+    """
+    segments, path, fields = dotted.split("."), list[str](), list(schema)
+    while segments:
+        kinds = {field.name: field.type for field in fields}
+        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in kinds), 0)
+        if not taken:
+            return ()
+        path.append(".".join(segments[:taken]))
+        kind, segments = kinds[path[-1]], segments[taken:]
+        fields = [kind.field(place) for place in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    return tuple(path)
 
 
 def top_level_column(dotted: str, names: Collection[str]) -> str:

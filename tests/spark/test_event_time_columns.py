@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather, orc
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
@@ -70,6 +74,36 @@ def test_an_event_time_is_read_by_a_dotted_path_or_a_dotted_name(tmp_path: Path,
     for indexing in ("statistics", "scan"):
         options = {"eventTimeColumn": name, "timestampUnit": "us", "indexing": indexing}
         assert micros(read_all(tmp_path, **options)) == [T0, T0 + SECOND]
+
+
+AB = pa.StructArray.from_arrays([stamps(1, 2)], ["b"])
+ABC = pa.StructArray.from_arrays([pa.StructArray.from_arrays([stamps(1, 2)], ["c"]), stamps(5, 6)], ["b", "b.c"])
+B_DOT_C = pa.StructArray.from_arrays([stamps(5, 6)], ["b.c"])
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("a.b", {"a": AB, "a.b": stamps(5, 6)}),
+        ("a.b", {"a.b": stamps(5, 6), "a": AB}),
+        ("a.b.c", {"a": ABC}),
+        ("a.b.c", {"a": B_DOT_C}),
+    ],
+    ids=["behind the struct", "before the struct", "in a struct", "in a struct alone"],
+)
+@pytest.mark.parametrize("kind", ["parquet", "orc", "arrow"])
+def test_a_name_with_a_dot_goes_before_a_field_in_a_struct(
+    kind: str, name: str, columns: dict[str, pa.Array], tmp_path: Path
+) -> None:
+    write: dict[str, Callable[[pa.Table, str], None]] = {
+        "parquet": pq.write_table,
+        "orc": orc.write_table,
+        "arrow": partial(feather.write_feather, version=2),
+    }
+    write[kind](pa.table(columns), str(tmp_path / "f"))
+    options = {"eventTimeColumn": name, "timeZone": "UTC", "fileFormat": kind, "eventTimeAs": "at"}
+    later = "2023-11-14T22:14:04Z"
+    assert micros(read_all(tmp_path, **options, eventTimeFrom=later), "at") == [T0 + 5 * SECOND, T0 + 6 * SECOND]
 
 
 def test_a_date_is_its_midnight_in_utc(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from alignment.column_paths import exact_path, top_level_column
+from alignment.column_paths import exact_path, names_on_path
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
@@ -166,14 +166,13 @@ class DeltaTableSource(AuditedSource):
     def _set_time(self, schema: pa.Schema, time: EventTime) -> None:
         """Set the event-time column; its statistics have it by its name in the files."""
         self._column = str(time.column)
-        top = top_level_column(self._column, schema.names)
-        if top not in schema.names:
+        path = names_on_path(schema, self._column)
+        if not path:
             names = ", ".join(schema.names)
             raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
-        inner = self._column.removeprefix(top).lstrip(".")
-        self._stored_path = self._columns.physical([top, *(inner.split(".") if inner else ())])
+        self._stored_path = self._columns.physical(path)
         self._assigner = time.assigner()
-        self._schema = pa.schema([schema.field(top)])
+        self._schema = pa.schema([schema.field(path[0])])
 
     def _read(self, batch: CommittedBatch | None, added: _Added) -> SplitRead:
         split = unquote(added.path)

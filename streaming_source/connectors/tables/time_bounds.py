@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import UTC, is_order_preserving
-from alignment.column_paths import top_level_column
+from alignment.column_paths import names_on_path
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
@@ -46,13 +46,11 @@ class TimeBounds:
         dotted = assigner.statistics_column
         if dotted is None:
             return None
-        top = top_level_column(dotted, schema.names)
-        rest = dotted.removeprefix(top).lstrip(".")
-        path = (top, *(rest.split(".") if rest else ()))
-        data_type = schema.field(top).type
+        path = names_on_path(schema, dotted)
+        if not path:
+            return None
+        data_type = schema.field(path[0]).type
         for name in path[1:]:
-            if not pa.types.is_struct(data_type) or data_type.get_field_index(name) < 0:
-                return None
             data_type = data_type.field(name).type
         unit = getattr(assigner, "unit", None)
         return TimeBounds(path, data_type, assigner) if is_order_preserving(data_type, unit) else None

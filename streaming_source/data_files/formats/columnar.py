@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from alignment.column_paths import top_level_column
+from alignment.column_paths import names_on_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, own_columns
@@ -125,8 +125,10 @@ class _OrcFile(_ColumnarFile):
         return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        # To ORC a name with a dot is that of a field in a struct, if there is such a one.
+        named = None if any("." in name for name in columns) else list(columns)
         for stripe in range(first, self._file.nstripes):
-            chunk = self._file.read_stripe(stripe, columns=list(columns))
+            chunk = self._file.read_stripe(stripe, columns=named)
             arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
             yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
 
@@ -290,13 +292,15 @@ class _ParquetFile(_ColumnarFile):
     def statistics_column(self, assigner: TimestampAssigner, given: Collection[str]) -> int | None:
         """Return the number of the column whose statistics bound event times.
 
-        None if the assigner has no such column, or the column is a given one.
+        None if the assigner has no such column, it is a given one, or another one cannot be told from it.
         """
         name = assigner.statistics_column
         if name is None or top_level_column(name, given) in given:
             return None
         columns, stored = self._footer.schema, self._names.path_in(self._file.schema_arrow, name)
-        return next((i for i in range(len(columns)) if columns.column(i).path == stored), None)
+        places = [i for i in range(len(columns)) if columns.column(i).path == stored]
+        # A column `a.b` and the field `b` of a column `a` have the same path.
+        return places[0] if len(places) == 1 else None
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
         """Return smallest, largest and smallest valid event time of a row group; None if its statistics lack them."""
@@ -373,8 +377,8 @@ def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.
 
 
 def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
-    column = top_level_column(dotted, schema.names)
+    column, *inner = names_on_path(schema, dotted)
     data_type = schema.field(column).type
-    for part in dotted.removeprefix(column).split(".")[1:]:
-        data_type = data_type.field(part).type
+    for name in inner:
+        data_type = data_type.field(name).type
     return data_type
