@@ -128,6 +128,11 @@ def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
         exact = 53 if wanted.bit_width == 64 else 24 if wanted.bit_width == 32 else 11
         is_small = types.is_integer(found) and found.bit_width <= exact
         return bool(is_small or (types.is_floating(found) and found.bit_width < wanted.bit_width))
+    if types.is_date(found) and types.is_timestamp(wanted):
+        return wanted.tz is None
+    if types.is_integer(found) and types.is_decimal(wanted):
+        digits = len(str((1 << found.bit_width - types.is_signed_integer(found)) - 1))
+        return bool(wanted.precision - wanted.scale >= digits)
     if types.is_decimal(found) and types.is_decimal(wanted):
         whole, more = found.precision - found.scale, wanted.precision - wanted.scale
         return bool(found.scale <= wanted.scale and whole <= more)

@@ -153,6 +153,9 @@ def test_a_file_that_lacks_the_event_time_has_none_and_one_of_other_columns_is_r
         (pa.string(), pa.dictionary(pa.int32(), pa.string()), ["x"]),
         (pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC"), None),
         (pa.timestamp("us"), pa.timestamp("ms"), None),
+        (pa.decimal128(12, 2), pa.int32(), [Decimal(-(2**31))]),
+        (pa.decimal128(20, 0), pa.int64(), [Decimal(-(2**63))]),
+        (pa.decimal128(20, 0), pa.uint64(), [Decimal(2**64 - 1)]),
     ],
     ids=str,
 )
@@ -169,6 +172,14 @@ def test_a_narrower_type_widens_to_that_of_the_query(
     assert found == (values[0] if values else narrow.cast(first, safe=False)[0].as_py())
 
 
+def test_a_date_is_its_midnight_where_others_have_times_without_a_zone(tmp_path: Path) -> None:
+    put(tmp_path / "1.parquet", {"t": stamps(1)})
+    put(tmp_path / "2.parquet", {"t": pa.array([20_000, 20_001], pa.date32())}, row_group_size=1)
+    given = options(timeZone="Europe/Berlin", eventTimeFrom="2024-10-05T00:00:00")
+    # 2024-10-04 and 2024-10-05, an hour or two after the midnight of UTC.
+    assert micros(read_all(tmp_path, **given)) == [(20_001 * 86_400 - 7_200) * SECOND]
+
+
 @pytest.mark.parametrize(
     ("first", "later"),
     [
@@ -179,6 +190,8 @@ def test_a_narrower_type_widens_to_that_of_the_query(
         (pa.timestamp("us", "UTC"), pa.timestamp("us")),
         (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
         (pa.decimal128(10, 2), pa.decimal128(10, 3)),
+        (pa.decimal128(11, 2), pa.int32()),
+        (pa.timestamp("us", "UTC"), pa.date32()),
     ],
     ids=str,
 )
