@@ -203,6 +203,17 @@ def test_a_batch_reads_the_version_or_the_moment_that_it_is_given(tmp_path: Path
     assert times(started) == [2 * SECOND, 3 * SECOND]
 
 
+def test_a_stream_that_ends_reads_the_version_that_it_is_given_and_any_other_is_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        append(tmp_path, [number * SECOND])
+    for given in ({"version_as_of": 1}, {"timestamp_as_of": "2100-01-01"}):
+        with pytest.raises(OptionError, match=r"AsOf = .* a stream that goes on begins with .* now: leave it out"):
+            harness(tmp_path, given)
+    done = harness(tmp_path, {"version_as_of": 1, "bounded": True})
+    done.run()
+    assert times(done) == [0, SECOND]
+
+
 def test_a_batch_of_an_older_version_is_read_by_the_columns_of_that_version(tmp_path: Path) -> None:
     append(tmp_path, [1 * SECOND, 2 * SECOND], part=1, day=7, options={"partition_by": "part"})
     append(tmp_path, [3 * SECOND], part=2, day=8)

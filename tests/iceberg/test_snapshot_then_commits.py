@@ -10,7 +10,7 @@ import pytest
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.tables import enumerator
-from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, PathNotFoundError
+from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, OptionError, PathNotFoundError
 from tests.iceberg.tables import (
     SECOND,
     append,
@@ -146,6 +146,17 @@ def test_a_batch_reads_the_snapshot_that_it_is_given(tmp_path: Path) -> None:
         done.run()
         assert times(done) == [1 * SECOND]
         assert IcebergSource("db.t", catalog=properties_in(tmp_path), **given).schema().names == ["ts"]
+
+
+def test_a_stream_that_ends_reads_the_snapshot_that_it_is_given_and_any_other_is_refused(tmp_path: Path) -> None:
+    table = create(tmp_path)
+    first, _ = (append(table, [number * SECOND]) for number in range(2))
+    for given in ({"snapshot_id": first}, {"as_of_timestamp": "2100-01-01T00:00:00Z"}):
+        with pytest.raises(OptionError, match=r"(snapshot-id|as-of-timestamp) = .* now: leave it out"):
+            harness(tmp_path, given)
+    done = harness(tmp_path, {"snapshot_id": first, "bounded": True})
+    done.run()
+    assert times(done) == [0]
 
 
 def test_deletes_and_overwrites_after_the_snapshot_are_named(tmp_path: Path) -> None:

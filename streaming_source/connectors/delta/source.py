@@ -95,10 +95,13 @@ class DeltaSource(TableSource):
         "Skip versions that delete or change rows which were there before, with all that they add.",
     )
     version_as_of: int | None = option_field(
-        None, "versionAsOf", integer(0), "A batch reads this version of the table."
+        None, "versionAsOf", integer(0), "A batch, or a stream with bounded = true, reads this version of the table."
     )
     timestamp_as_of: datetime | str | None = option_field(
-        None, "timestampAsOf", text, "A batch reads the table as it was at this time, ISO-8601."
+        None,
+        "timestampAsOf",
+        text,
+        "A batch, or a stream with bounded = true, reads the table as it was at this time, ISO-8601.",
     )
 
     def __post_init__(self) -> None:
@@ -187,6 +190,11 @@ class DeltaSource(TableSource):
         return dict(zip(*columns, strict=True))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _as_of(self) -> str | None:
+        given = {"versionAsOf": self.version_as_of, "timestampAsOf": self.timestamp_as_of}
+        return next((f"{name} = {value}" for name, value in given.items() if value is not None), None)
 
     def _open_first(self) -> deltalake.DeltaTable:
         """Load the version that a batch reads, else the newest one."""

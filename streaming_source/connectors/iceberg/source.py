@@ -117,12 +117,15 @@ class IcebergSource(TableSource):
         boolean,
         "Skip snapshots that replace rows which were there before, with all that they add.",
     )
-    snapshot_id: int | None = option_field(None, "snapshot-id", integer(0), "A batch reads this snapshot.")
+    snapshot_id: int | None = option_field(
+        None, "snapshot-id", integer(0), "A batch, or a stream with bounded = true, reads this snapshot."
+    )
     as_of_timestamp: int | datetime | str | None = option_field(
         None,
         "as-of-timestamp",
         _millis_or_time,
-        "A batch reads the table as it was at this time; milliseconds since 1970 or ISO-8601.",
+        "A batch, or a stream with bounded = true, reads the table as it was at this time; milliseconds since 1970 or "
+        "ISO-8601.",
     )
     catalog: CatalogProperties = DEFAULT_CATALOG
 
@@ -196,6 +199,11 @@ class IcebergSource(TableSource):
         )
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _as_of(self) -> str | None:
+        given = {"snapshot-id": self.snapshot_id, "as-of-timestamp": self.as_of_timestamp}
+        return next((f"{name} = {value}" for name, value in given.items() if value is not None), None)
 
     def _load(self) -> Table:
         return load_table(self.catalog, self.table)

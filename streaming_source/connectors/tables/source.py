@@ -22,7 +22,7 @@ from streaming_source.connectors.tables.split import TableSplit, TableSplitSeria
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
-from streaming_source.exceptions import OffsetError, SchemaError
+from streaming_source.exceptions import OffsetError, OptionError, SchemaError
 
 __all__ = ["LIMIT", "TableSource", "table_options"]
 
@@ -84,6 +84,11 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def table_schema(self) -> pa.Schema:
         """Return all columns of the table now, or of the version that a batch reads."""
 
+    @property
+    @abstractmethod
+    def _as_of(self) -> str | None:
+        """The option that chooses the version that a batch reads, with its value; None where none is given."""
+
     def time_us(self, value: datetime | str) -> int | None:
         """Convert a time that an option names to microseconds since 1970, by `time_zone` where it has no zone.
 
@@ -121,6 +126,11 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[TableSplit], checkpoint: TableCheckpoint
     ) -> TableEnumerator:
+        if self._as_of is not None and not self.bounded:
+            raise OptionError(
+                f"{self._as_of} is the version that a batch reads, or a stream with bounded = true, which ends with "
+                "it; a stream that goes on begins with the table as it is now: leave it out"
+            )
         if checkpoint.table_id is not None and checkpoint.indexing != self.indexing:
             raise OffsetError(
                 f"indexing = {self.indexing!r}: it was {checkpoint.indexing!r} when the checkpoint was written, and "
