@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -89,6 +90,13 @@ def test_a_path_may_hold_what_a_uri_would_have_to_escape(tmp_path: Path) -> None
     put(root / "a b" / "f%20.parquet", {"t": stamps(0)})
     assert len(read_all(root, eventTimeColumn="t")) == 1
     assert len(read_all(f"{root}/", eventTimeColumn="t")) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its file systems take names alone that are UTF-8")
+def test_a_name_that_is_not_utf_8_is_shown(tmp_path: Path) -> None:
+    put(tmp_path / "f.parquet", {"t": stamps(1)}).rename(os.fsdecode(bytes(tmp_path) + b"/\xff.parquet"))
+    with pytest.raises(MalformedDataError, match=r"has a file whose name is not UTF-8: .*xff.*; rename it, or move it"):
+        read_all(tmp_path, eventTimeColumn="t")
 
 
 def test_a_file_uri_is_a_path(tmp_path: Path) -> None:

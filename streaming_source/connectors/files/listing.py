@@ -16,6 +16,7 @@ from pyarrow import fs
 from streaming_source.connectors.files.selection import Selection, is_hidden
 from streaming_source.connectors.files.sink_log import SinkLog
 from streaming_source.connectors.files.table_folders import check_above, check_entries
+from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten"]
 
@@ -207,11 +208,21 @@ class Lister:
             self._holding_empty.add(posixpath.dirname(info.path))
         return self._selection.takes(info)
 
+    def _entries(self, path: str, *, recursive: bool = False) -> list[fs.FileInfo]:
+        infos: list[fs.FileInfo] = self._filesystem.get_file_info(
+            fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+        )
+        try:
+            check_entries(info.path for info in infos)
+        except UnicodeDecodeError as error:
+            raise MalformedDataError(
+                f"{path} has a file whose name is not UTF-8: {error.object!r}; rename it, or move it away"
+            ) from None
+        return infos
+
     def _list_one(self, path: str, directory: str) -> tuple[ListedDirectory, list[str]]:
         files, below = [], []
-        infos = self._filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        check_entries(info.path for info in infos)
-        for info in infos:
+        for info in self._entries(path):
             if is_hidden(info.base_name):
                 continue
             if info.type is fs.FileType.Directory:
@@ -224,9 +235,7 @@ class Lister:
         files: dict[str, list[ListedFile]] = {start: []}
         parents, listed_ms = set(), time.time_ns() // 1_000_000
         base = _path(self._root, start)
-        infos = self._filesystem.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
-        check_entries(info.path for info in infos)
-        for info in infos:
+        for info in self._entries(base, recursive=True):
             below = info.path[len(base) :].strip("/")
             if any(map(is_hidden, below.split("/"))):
                 continue
