@@ -177,6 +177,14 @@ def test_a_quoted_line_end_ends_a_record_unless_multi_line_says_otherwise(multi_
         assert [row for _, row in rows] == [NOTHING, NOTHING, NOTHING, NOTHING, (DAY, 3, "d")]
 
 
+@pytest.mark.parametrize("size", range(1, 50))
+def test_a_block_that_ends_behind_an_escape_ends_no_record(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_bytes(b'2024-01-01,1,"a\n\\"b\\\\"\n2024-01-01,2,c\\\nd\n')
+    rows = read(CsvFormat(escape="\\", multi_line=True, block_bytes=size), path)
+    assert rows == [(0, (DAY, 1, 'a\n"b\\')), (1, (DAY, 2, "c\nd"))]
+
+
 @pytest.mark.parametrize("name", ["csv", "json", "text"])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("last", [True, False], ids=["ended", "not ended"])

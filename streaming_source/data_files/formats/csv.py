@@ -276,7 +276,8 @@ def _record_pattern(sep: str, quote: str, escape: str, comment: str) -> re.Patte
     A quoted field may contain ends of lines.
     """
     s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
-    escaped = f"|{e}." if escape else ""
+    # The bytes may end between an escape and what it escapes.
+    escaped = f"|{e}(?:.|\\Z)" if escape else ""
     field = f"(?:[^{s}\n{e}]++{escaped})*+"
     if quote:
         field = f"(?:{q}(?:[^{q}{e}]++|{q}{q}{escaped})*+(?:{q}|\\Z))?+{field}"
