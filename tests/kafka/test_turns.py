@@ -1,17 +1,18 @@
-"""How much a task fetches of later partitions while it waits for an earlier one, whose broker is away."""
+"""How much is fetched of partitions that wait, for an earlier one or paused, and that they are read when they go on."""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from streaming_source.api import KeptClients, RecordBlock, RecordsBySplits, SplitsAddition
+from streaming_source.api import KeptClients, RecordBlock, RecordsBySplits, SplitsAddition, SplitsRemoval
 from streaming_source.connectors.kafka import split_reader
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.records import BinaryValues, MessageColumns, record_schema
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.exceptions import SourceError
+from tests.kafka.topics import Record, Topic
 
 PARTITIONS, RECORDS, AHEAD = 20, 500, 1000
 
@@ -81,6 +82,39 @@ def test_of_partitions_behind_one_that_waits_no_more_is_held_than_a_bound(monkey
             assert split_id not in [*rows][:-1], "its turn is over"
             rows[split_id] = rows.get(split_id, 0) + count
     assert [*rows] == [split.split_id for split in splits]
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["another reader", "the same reader"])
+def test_a_partition_that_was_given_up_while_it_was_paused_is_read_when_it_is_added_again(
+    topic: Topic, closes: bool
+) -> None:
+    topic.create().write(Record(1000 + number) for number in range(6))
+    clients, values = KeptClients(), BinaryValues()
+
+    def new_reader() -> KafkaSplitReader:
+        return KafkaSplitReader(
+            ClientConfig.of({"bootstrap.servers": topic.broker.bootstrap}),
+            clients,
+            None,
+            MessageColumns(record_schema(values, headers=False), values),
+            fail_on_data_loss=True,
+            poll_timeout_s=5,
+            at_once=3,
+        )
+
+    reader, split = new_reader(), KafkaSplit(topic.name, 0, stop=6)
+    reader.handle_splits_changes(SplitsAddition([split]))
+    assert rows_of(reader.fetch()) == {split.split_id: 3}
+    reader.pause_or_resume_splits([split], [])
+    if closes:
+        reader.close()
+        reader = new_reader()
+    else:
+        reader.handle_splits_changes(SplitsRemoval([split]))
+    reader.handle_splits_changes(SplitsAddition([split]))
+    assert [rows_of(reader.fetch()) for _ in range(2)] == [{split.split_id: 3}] * 2
+    reader.close()
+    clients.close()
 
 
 def rows_of(fetched: RecordsBySplits[RecordBlock]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -82,12 +83,15 @@ class PartitionConsumer:
         client.close()
         return True
 
-    def close(self) -> None:
-        """Unassign the consumer and keep it for the next reader."""
+    def close(self, paused: Sequence[TopicPartition] = ()) -> None:
+        """Unassign the consumer and keep it for the next reader. Of its partitions these are `paused`."""
         client, self._taken = self._taken, None
         if client is None:
             return
         try:
+            # A partition that is unassigned while it is paused would still be paused when it is assigned again.
+            if paused:
+                client.resume(list(paused))
             client.unassign()
         except KafkaException:
             client.close()

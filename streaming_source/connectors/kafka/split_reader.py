@@ -182,10 +182,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return CaughtUp.NO if reading is None else reading.caught_up
 
     def close(self) -> None:
+        paused = [reading.where for reading in self._assigned.values() if reading.is_paused]
         self._reading.clear()
         self._assigned.clear()
         self._held.clear()
-        self._consumer.close()
+        self._consumer.close(paused)
         if self._topics is not None:
             self._topics.close()
 
@@ -238,6 +239,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _unassign(self, *readings: _Reading) -> None:
         old = [reading for reading in readings if reading.is_assigned]
+        if paused := [reading.where for reading in old if reading.is_paused]:
+            # The client would keep it paused for whoever is assigned the partition next.
+            self._consumer.client.resume(paused)
         for reading in old:
             reading.is_assigned = False
             del self._assigned[reading.split.of]
