@@ -35,7 +35,11 @@ def with_source(
     if far := strange.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):
-        splits = [_with_invalid(split, known.get(split.split_id)) for split in splits]
+        unreported = frozenset(runtime.engine.unreported())
+        splits = [
+            split if split.split_id in unreported else _with_invalid(split, known.get(split.split_id), runtime)
+            for split in splits
+        ]
     blocked, away = host.enumerator.blocked_splits(), host.enumerator.unreachable_splits()
     if isinstance(blocked, Mapping):
         splits = [split._replace(locked=blocked.get(split.split_id, 0)) for split in splits]
@@ -85,11 +89,13 @@ def _in_source_positions(
     return located
 
 
-def _with_invalid(split: SplitExplanation, state: SourceSplit | None) -> SplitExplanation:
+def _with_invalid(
+    split: SplitExplanation, state: SourceSplit | None, runtime: SourceRuntime[Any, Any]
+) -> SplitExplanation:
     """Return a split without a watermark with the count of its records so far: none of them has an event time."""
-    if split.watermark > MIN_WATERMARK or split.position == 0 or state is None or split.waits_for is WaitsFor.REPORT:
+    if split.watermark > MIN_WATERMARK or split.position == 0 or state is None:
         return split
-    invalid = split.position - state.origin().position
+    invalid = split.position - runtime.event_times.known_from(state)
     return split._replace(invalid=invalid) if invalid > 0 else split
 
 

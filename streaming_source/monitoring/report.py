@@ -40,7 +40,9 @@ _KAFKA: Final = "aligned_kafka"
 _BEHIND: Final = "OffsetsBehindLatest"
 """Name of the source whose positions are offsets."""
 
+_BEGIN: Final = "the beginning"
 _END: Final = "the end"
+"""Of time: a limit before, or behind, all event times."""
 _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
 """Reasons that are the same for all splits with unread records, since a plan has one limit."""
 
@@ -83,8 +85,8 @@ class WatermarkReport:
             "cause": explanation.cause.value,
             "heldBy": list(explanation.held_by),
             "standsSince": _text(explanation.stands_since_us),
-            "limit": _text(_unless(explanation.bound_us, MAX_WATERMARK)),
-            "horizon": _text(_unless(explanation.horizon_us, MAX_WATERMARK)),
+            "limit": _text(_unless(explanation.bound_us, MAX_WATERMARK), _BEGIN),
+            "horizon": _text(_unless(explanation.horizon_us, MAX_WATERMARK), _BEGIN),
             "bounds": {**_bounds_to_json(explanation.bounds)},
             "availableNow": explanation.is_draining or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
@@ -155,8 +157,8 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
     found: dict[str, Any] = {"status": _STATUSES[split.status]}
     if split.watermark > MIN_WATERMARK:
         found["watermark"] = _text(split.watermark)
-    if split.holds_us not in (split.watermark, MIN_WATERMARK):
-        found["holds"] = _text(split.holds_us)
+    if split.holds_us != split.watermark:
+        found["holds"] = _text(split.holds_us, _BEGIN)
     found |= {"position": split.position, "rowsBehind": split.behind, "waitsFor": _REASONS[split.waits_for]}
     if split.silent_since_us is not None:
         found["silentSince"] = _text(split.silent_since_us)
@@ -242,9 +244,10 @@ def _known(found: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _text(us: int | None) -> str | None:
+def _text(us: int | None, begin: str | None = None) -> str | None:
+    """Return a time as text; `begin` for `MIN_WATERMARK`, which is none unless it is a limit."""
     if us is None or us == MIN_WATERMARK:
-        return None
+        return None if us is None else begin
     return _END if us == MAX_WATERMARK else format_timestamp(us)
 
 
@@ -257,8 +260,8 @@ def micros_of(text: str | None, default: int | None = None) -> int:
     """Return microseconds since the epoch of an ISO-8601 time in UTC."""
     if text is None and default is not None:
         return default
-    if text == _END:
-        return MAX_WATERMARK
+    if text in (_BEGIN, _END):
+        return MIN_WATERMARK if text == _BEGIN else MAX_WATERMARK
     assert text is not None
     # Event times may be in years that Python's own type does not have.
     return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
@@ -283,7 +286,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "limit": _unless(explanation.bound_us, MAX_WATERMARK),
         "horizon": _unless(explanation.horizon_us, MAX_WATERMARK),
         "readsAt": _unless(explanation.reads_at_us, MAX_WATERMARK),
-        "availableNow": explanation.is_draining,
+        "availableNow": explanation.is_draining or None,
         "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
         "behind": behind if any(behind) else None,
         "others": others,
@@ -291,7 +294,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
         "locked": {str(at): split.locked for at, split in splits.items() if split.locked},
         "group": None if explanation.group is None else astuple(explanation.group),
-        "rows": None if explanation.batch is None else explanation.batch.rows,
+        "rows": None if explanation.batch is None else explanation.batch.rows or None,
         "reads": explanation.reads,
         "away": explanation.away,
         "invalid": {str(at): split.invalid for at, split in splits.items() if split.invalid},
@@ -300,7 +303,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "metrics": dict(explanation.metrics),
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
-    return {name: value for name, value in facts.items() if value}
+    return {name: value for name, value in facts.items() if value not in (None, [], {}, "")}
 
 
 def report_of_offset(

@@ -92,6 +92,28 @@ def test_a_lost_report_is_waited_for_by_the_watermark_alone(caplog: pytest.LogCa
     harness.close()
 
 
+def test_records_that_are_not_reported_yet_are_not_said_to_have_no_event_times() -> None:
+    source = TestingSource({"a": [10, 20, 30, 40], "none": [None, None, None, None]})
+    harness = reading(source, max_rows=4)
+
+    def invalid() -> dict[str, int]:
+        explanation = harness.coordinator.explain()
+        assert explanation is not None
+        return {split.split_id: split.invalid for split in explanation.splits}
+
+    assert harness.plan()
+    assert invalid() == {"a": 0, "none": 0}
+    harness.commit(harness.read())
+    harness.coordinator.advance()
+    # The report that these two had none was taken; those of the next ones are still to come.
+    assert invalid() == {"a": 0, "none": 0}
+    harness.restart(loses_plan=True)
+    settle(harness, source)
+    # Two were read before the restart.
+    assert invalid() == {"a": 0, "none": 2}
+    harness.close()
+
+
 def test_a_split_with_nothing_left_to_read_is_idle_after_the_timeout_even_if_its_report_was_lost() -> None:
     source = TestingSource({"a": [10, 20], "b": [10, 30]})
     harness = reading(

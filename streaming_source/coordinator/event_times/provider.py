@@ -95,6 +95,10 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """Whether `event_times` gives the event time of each record."""
         return True
 
+    def known_from(self, split: SplitT) -> int:
+        """Return the position of a split from which on its watermark has the event times of all that was read."""
+        return split.origin().position
+
     def place_of(self, split_id: str, number: int) -> str | None:
         """Describe where the record at a number of the index is, for a person; None for the text of its split."""
         return None

@@ -108,6 +108,11 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
+    def known_from(self, split: SplitT) -> int:
+        """See `EventTimeProvider`. What readers reported to an earlier planner, and after its last plan, is lost."""
+        known = self._known.get(split.split_id)
+        return split.position if known is None else known.split.position
+
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         return np.full(stop - start, NO_TIMESTAMP, np.int64)
 
