@@ -61,6 +61,7 @@ def _is_delta(path: str) -> bool:
 
 
 def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
+    from streaming_source.connectors.files.given_columns import values_in
     from streaming_source.connectors.files.listing import list_files
     from streaming_source.connectors.files.selection import Selection
 
@@ -75,8 +76,14 @@ def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
         ) from None
     if not listed:
         return
+    # A topic may be called `007`.
+    named = {name for path in listed for name in values_in(posixpath.dirname(path))}
+    types = dict(zip(columns, (pa.string(), pa.int64(), pa.int64()), strict=True))
+    in_names = ds.partitioning(
+        pa.schema([(name, types.get(name, pa.string())) for name in sorted(named)]), flavor="hive"
+    )
     try:
-        found = ds.dataset(listed, filesystem=files, format="parquet", partitioning="hive")
+        found = ds.dataset(listed, filesystem=files, format="parquet", partitioning=in_names)
     except pa.ArrowInvalid as error:
         raise OptionError(
             f"cut_from({path!r}): {error}; give a directory of Parquet files, a Delta table, or an Iceberg table"

@@ -134,13 +134,14 @@ def test_a_null_hides_no_gap_and_is_counted(
     assert "1 records have no topic, partition or offset, and count for nothing here." in str(cut)
 
 
-def test_directories_that_name_topic_and_partition_are_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topic", ["orders", "007"])
+def test_directories_that_name_topic_and_partition_are_columns(topic: str, tmp_path: Path) -> None:
     for partition in (0, 2):
-        path = tmp_path / "topic=orders" / f"partition={partition}"
+        path = tmp_path / f"topic={topic}" / f"partition={partition}"
         path.mkdir(parents=True)
         pq.write_table(pa.table({"offset": range(5, 9), "value": [b"v"] * 4}), path / "f.parquet")
     cut = cut_from(tmp_path)
-    check(cut, [("orders", partition, offset) for partition in (0, 2) for offset in range(5, 9)])
+    check(cut, [(topic, partition, offset) for partition in (0, 2) for offset in range(5, 9)])
     assert cut.pieces_read == 0
 
 
