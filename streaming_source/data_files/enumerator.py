@@ -9,6 +9,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from pyarrow import fs
 
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.evolution import names_in
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, StoredFile
 from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
@@ -154,8 +156,14 @@ class DataFileEnumerator(
     def _stored(self, file: DataFile) -> StoredFile:
         return StoredFile(self._filesystem, file)
 
+    @cached_property
+    def _known_columns(self) -> frozenset[str]:
+        return frozenset(names_in(self._context.schema))
+
     def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
-        new = ", ".join(name for name in columns if name not in self._context.schema.names)
+        added = [name for name in columns if name not in self._known_columns]
+        # What is inside of a new column is new with it.
+        new = ", ".join(name for name in added if not any(name.startswith(f"{other}.") for other in added))
         if new and self._config.schema_evolution == "fail":
             raise SchemaError(
                 f"{path} has columns that the query has not: {new}. Set schemaEvolution = ignore to go on without "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from alignment.arrow_times import to_microseconds
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
-__all__ = ["check_columns", "check_distinct", "conformed", "merged", "own_columns", "with_given"]
+__all__ = ["check_columns", "check_distinct", "conformed", "merged", "names_in", "own_columns", "with_given"]
 
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
@@ -75,18 +75,60 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
 
 
 def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
-    """Add the columns of one more file to those of others; of two types of a column the wider one counts."""
+    """Add the columns of one more file to those of others, also inside of structs.
+
+    Of two types of a column the wider one counts.
+    """
     fields = {field.name: field for field in known}
     for field in found:
         before = fields.get(field.name, field)
-        if _widens(before.type, field.type):
-            fields[field.name] = field
-        elif not _widens(field.type, before.type):
+        kind = _merged_type(before.type, field.type)
+        if kind is None:
             raise SchemaError(
                 f"{path} has column {field.name!r} as {field.type}, others as {before.type}: neither holds the other. "
                 "Write it in one type"
             )
+        fields[field.name] = field.with_type(kind)
     return pa.schema(list(fields.values()))
+
+
+def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+    """Return a type that holds the values of both; None if neither holds those of the other."""
+    types = pa.types
+    if types.is_struct(known) and types.is_struct(found):
+        fields = {field.name: field for field in known}
+        for field in found:
+            kind = _merged_type(fields.get(field.name, field).type, field.type)
+            if kind is None:
+                return None
+            fields[field.name] = field.with_type(kind)
+        return pa.struct(list(fields.values()))
+    if _is_list(known) and _is_list(found):
+        value = _merged_type(known.value_type, found.value_type)
+        return None if value is None else pa.list_(known.value_field.with_type(value))
+    if types.is_map(known) and types.is_map(found):
+        key = _merged_type(known.key_type, found.key_type)
+        item = _merged_type(known.item_type, found.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if _widens(known, found):
+        return found
+    return known if _widens(found, known) else None
+
+
+def names_in(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
+    """Yield the names of columns, and by dotted paths those of the fields in them, also in lists and maps."""
+    for field in fields:
+        name = f"{above}{field.name}"
+        yield name
+        yield from names_in(_fields_in(field.type), f"{name}.")
+
+
+def _fields_in(data_type: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(data_type):
+        return list(data_type)
+    if _is_list(data_type):
+        return _fields_in(data_type.value_type)
+    return _fields_in(data_type.item_type) if pa.types.is_map(data_type) else []
 
 
 def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:

@@ -128,6 +128,33 @@ def test_a_column_that_a_later_file_lacks_is_null_and_one_that_it_adds_is_named_
         read_all(tmp_path, **options(schemaEvolution="addAtRestart", dataSchema="t timestamp"))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("wrapped", ["plain", "in a list", "in a map"])
+def test_fields_in_structs_are_ignored_or_added_or_fail_the_query_as_columns_do(
+    order: int, wrapped: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def column(value: dict[str, int]) -> pa.Array:
+        kind: pa.DataType = pa.struct([(name, pa.int64()) for name in value])
+        if wrapped == "in a list":
+            return pa.array([[value]], pa.list_(kind))
+        return pa.array([[("k", value)]], pa.map_(pa.string(), kind)) if wrapped == "in a map" else pa.array([value])
+
+    files = [{"a": 1, "b": 2}, {"a": 3, "c": 4}][::order]
+    for number, value in enumerate(files):
+        put(tmp_path / f"{number}.parquet", {"t": stamps(number), "s": column(value)})
+    new = "s.c" if order > 0 else "s.b"
+    first = read_all(tmp_path, **options())["s"].type
+    assert first == column(files[0]).type
+    assert f"1.parquet has columns that the query has not: {new}. They are ignored" in caplog.text
+    with pytest.raises(SchemaError, match=f"has columns that the query has not: {new}. Set schemaEvol"):
+        read_all(tmp_path, **options(schemaEvolution="fail"))
+    every = {**files[0], **files[1]}
+    merged = read_all(tmp_path, **options(schemaEvolution="addAtRestart"))["s"]
+    rows = [{name: value.get(name) for name in every} for value in files]
+    found = merged.to_pylist()
+    assert found == {"plain": rows, "in a list": [[row] for row in rows]}.get(wrapped, [[("k", row)] for row in rows])
+
+
 def test_a_file_that_lacks_the_event_time_has_none_and_one_of_other_columns_is_refused(tmp_path: Path) -> None:
     put(tmp_path / "1.parquet", {"t": stamps(1), "k": ["a"]})
     put(tmp_path / "2.parquet", {"k": ["b"]})

@@ -18,7 +18,7 @@ from pyarrow import ipc
 from alignment.column_paths import names_on_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, own_columns
+from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, names_in, own_columns
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
 from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
@@ -35,7 +35,7 @@ class _ColumnarFile(OpenFile):
         self.path = path
         self.schema = schema
         # Names that are not UTF-8 raise a `UnicodeDecodeError` here.
-        self.columns = tuple(schema.names)
+        self.columns = tuple(names_in(schema))
         self._name_of_format = name_of_format
 
     @abstractmethod
@@ -51,7 +51,7 @@ class _ColumnarFile(OpenFile):
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
         # At least one column is read, to count the rows.
-        columns = own_columns(self.columns, schema.names) or self.columns[:1]
+        columns = own_columns(self.schema.names, schema.names) or self.schema.names[:1]
         row, number = (rows.place if self.seeks else None) or Place(0, 0)
         batches = self.batches(columns, number, rows.stop)
         while True:
@@ -91,7 +91,7 @@ class _ColumnarFormat(FileFormat):
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         with self._opened(file, pa.schema([])) as found:
-            check_distinct(file.path, found.columns)
+            check_distinct(file.path, found.schema.names)
             return found.schema.remove_metadata()
 
 
