@@ -26,6 +26,7 @@ __all__ = [
     "EPOCH_UNITS",
     "UTC",
     "check_time_type",
+    "cut_nanoseconds",
     "epoch_micros",
     "format_timestamp",
     "in_utc",
@@ -147,6 +148,31 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
     if pa.types.is_decimal(data_type):
         return _from_decimal(array, valid, unit)
     return integers_to_microseconds(_to_numpy(array), valid, unit)
+
+
+def cut_nanoseconds(array: pa.Array) -> pa.Array:
+    """Return an array with its timestamps of nanoseconds in microseconds, downwards, also in structs and lists. O(n).
+
+    One without such timestamps is returned as it is.
+    """
+    kind, types = array.type, pa.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        micros, valid = to_microseconds(array, None)
+        return pa.array(micros, pa.int64(), mask=~valid).cast(pa.timestamp("us", kind.tz))
+    if types.is_struct(kind):
+        parts = [cut_nanoseconds(pc.struct_field(array, [place])) for place in range(kind.num_fields)]
+        fields = [kind.field(place).with_type(part.type) for place, part in enumerate(parts)]
+        is_same = all(part.type == field.type for part, field in zip(parts, kind, strict=True))
+        return array if is_same else pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
+    if types.is_list(kind) or types.is_large_list(kind):
+        values = cut_nanoseconds(array.flatten())
+        if values.type == kind.value_type:
+            return array
+        of_lists, offset = (pa.ListArray, np.int32) if types.is_list(kind) else (pa.LargeListArray, np.int64)
+        lengths = _to_numpy(pc.list_value_length(array))
+        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(offset))
+        return of_lists.from_arrays(ends, values, mask=array.is_null())
+    return array
 
 
 def integers_to_microseconds(values: npt.NDArray[np.integer], valid: BoolArray, unit: str) -> _Micros:

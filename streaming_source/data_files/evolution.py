@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from alignment.arrow_times import to_microseconds
+from alignment.arrow_times import cut_nanoseconds
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
 __all__ = ["check_columns", "check_distinct", "conformed", "merged", "names_in", "own_columns", "with_given"]
@@ -134,11 +134,8 @@ def _fields_in(data_type: pa.DataType) -> list[pa.Field]:
 def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     if column.type == data_type:
         return column
-    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(data_type) and column.type.unit == "ns":
-        # Truncated to microseconds, as all finer times are.
-        micros, valid = to_microseconds(column, None)
-        return pa.array(micros, pa.int64(), mask=~valid).cast(data_type)
-    return column.cast(data_type)
+    # Not by the cast, which refuses times that are finer than microseconds.
+    return cut_nanoseconds(column).cast(data_type)
 
 
 def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.arrow_times import format_timestamp, to_microseconds
+from alignment.arrow_times import cut_nanoseconds, format_timestamp, to_microseconds
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
@@ -333,7 +333,7 @@ def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Ar
             "the times that Spark has; leave the column out of the schema, or read it as a bigint"
         )
     try:
-        return column.cast(field.type)
+        return cut_nanoseconds(column).cast(field.type)
     except pa.ArrowInvalid as error:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}; give another schema"

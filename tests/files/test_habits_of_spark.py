@@ -199,6 +199,22 @@ def test_a_narrower_type_widens_to_that_of_the_query(
     assert found == (values[0] if values else narrow.cast(first, safe=False)[0].as_py())
 
 
+MICROS = [("at", pa.int64()), ("all", pa.list_(pa.int64()))]
+
+
+@pytest.mark.parametrize("first", ["us", "ns"])
+def test_nanoseconds_are_cut_in_structs_and_lists_too(tmp_path: Path, first: str) -> None:
+    def column(times: list[int | None], unit: str) -> pa.Array:
+        kind = pa.timestamp(unit)
+        fields = [pa.array(times, kind), pa.array([[None, *times], None, []], pa.list_(kind))]
+        return pa.StructArray.from_arrays(fields, ["at", "all"], mask=pa.array([False, False, True]))
+
+    put(tmp_path / "1.parquet", {"t": stamps(1, 2, 3), "s": column([0, 0, None], first)})
+    put(tmp_path / "2.parquet", {"t": stamps(4, 5, 6), "s": column([-1, 1_001, None], "ns")}, row_group_size=2)
+    found = read_all(tmp_path, **options())["s"].cast(pa.struct(MICROS))
+    assert found.to_pylist()[3:] == [{"at": -1, "all": [None, -1, 1, None]}, {"at": 1, "all": None}, None]
+
+
 def test_a_date_is_its_midnight_where_others_have_times_without_a_zone(tmp_path: Path) -> None:
     put(tmp_path / "1.parquet", {"t": stamps(1)})
     put(tmp_path / "2.parquet", {"t": pa.array([20_000, 20_001], pa.date32())}, row_group_size=1)
