@@ -337,6 +337,8 @@ def test_an_end_makes_the_source_bounded() -> None:
         ({"startingOffsets": '{"a": {"0": -1}}', "bounded": True}, "cannot start at latest .-1."),
         ({"endingOffsets": "earliest"}, "option endingOffsets = 'earliest': must be latest, or JSON"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "option endingOffsets: a-0 has -2; must be at least -1"),
+        ({"startingOffsets": '{"a": {"0": 9223372036854775808}}'}, "must be at least -2, and fit 64 bits"),
+        ({"startingTimestamp": "9223372036854775808"}, "must be milliseconds since 1970, in 64 bits"),
         ({"startingTimestamp": "yesterday"}, "option startingTimestamp = 'yesterday': must be a whole number"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.arrow_times import format_timestamp
 from alignment.exceptions import InvalidTimestampError
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors import KafkaSource
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -248,6 +249,36 @@ def test_a_batch_over_a_range_that_is_not_there_is_an_error(
     ending = None if end is None else json.dumps({topic.name: end})
     with pytest.raises(OptionError, match=message):
         read_batch(topic, startingOffsets=json.dumps({topic.name: start}), endingOffsets=ending)
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+def test_a_run_ends_before_an_offset_that_is_not_written_yet(topic: Topic, indexing: str) -> None:
+    topic.create().write(numbered(5))
+    ending = json.dumps({topic.name: {"0": 8}})
+    given = {"indexing": indexing, "endingOffsets": ending, "watermarkRows": "true"}
+    with reading(topic, **given) as first:
+        assert [record.offset for table in to_end(first) for record in records(table)] == [0, 1, 2, 3, 4]
+        assert first.offset["watermark"] == T0 + 4_000 - 1
+    topic.write(numbered(5, 5))
+    with reading(topic, **given) as second:
+        second.offset = first.offset
+        assert [record.offset for table in to_end(second) for record in records(table)] == [5, 6, 7]
+        assert second.offset["watermark"] == MAX_WATERMARK
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
+def test_an_offset_behind_the_end_of_the_log_is_an_error_unless_loss_is_none(topic: Topic, indexing: str) -> None:
+    topic.create(partitions=2).write([*numbered(3), *numbered(3, partition=1)])
+    starting = json.dumps({topic.name: {"0": 5, "1": 0}})
+    given = {"indexing": indexing, "startingOffsets": starting, "watermarkRows": "true"}
+    with (
+        reading(topic, **given) as begun,
+        pytest.raises(DataLossError, match=rf"{topic.name}-0': offset 5 is not there.*failOnDataLoss"),
+    ):
+        to_end(begun)
+    with reading(topic, **given, failOnDataLoss="false") as begun:
+        read = [record for table in to_end(begun) for record in records(table)]
+    assert [(record.partition, record.offset) for record in read] == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_a_batch_to_beyond_the_end_of_the_log_is_an_error_unless_loss_is_none(topic: Topic) -> None:

@@ -22,7 +22,7 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.faults import BrokerRetries
+from streaming_source.connectors.kafka.faults import BrokerRetries, report_loss
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
 from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
@@ -100,6 +100,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         # By name of a topic that is gone: the first state since. The same by split id.
         self._gone_in: dict[str, int] = {}
         self._splits_gone_in: dict[str, int | None] = {}
+        # By split id: up to where its log was read or has reached, and the splits whose loss was reported.
+        self._reached: dict[str, int] = {}
+        self._shorter: set[str] = set()
 
     def start(self) -> None:
         # Also after a restart of a bounded source, which adds no partition: topics may have been deleted since.
@@ -135,9 +138,15 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
-        """Return None for a partition that is not found yet or does not answer; raises a `SourceError` in the end."""
+        """Return None for a partition that is not found yet or does not answer; raises a `SourceError` in the end.
+
+        Raises a `DataLossError` for a log that has become shorter than it was, unless `failOnDataLoss` is false.
+        """
         self.leaders.check()
         ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
+        for split, end in ends:
+            if end is not None:
+                self._check_length(split, end)
         return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
     def blocked_splits(self) -> Mapping[str, int]:
@@ -173,6 +182,19 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     def close(self) -> None:
         self.retries.end()
 
+    def _check_length(self, split: KafkaSplit, end: LogEnd) -> None:
+        split_id = split.split_id
+        reached = max(self._reached.get(split_id, 0), split.position)
+        if end.written < reached and split_id not in self._shorter:
+            self._shorter.add(split_id)
+            report_loss(
+                f"split {split_id!r}: offset {reached} is not there, the partition ends at {end.written}: its last "
+                "ones were deleted",
+                "to go on with what is there",
+                fails=self.discovery.fail_on_data_loss,
+            )
+        self._reached[split_id] = max(reached, split.before_stop(end.readable))
+
     def _forget_splits(self, checkpoint_id: int) -> None:
         """Forget splits that have been gone for two states, as topics are: readers have finished them."""
         since = {i: checkpoint_id if first is None else first for i, first in self._splits_gone_in.items()}
@@ -191,6 +213,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self.context.abandon_split(split_id)
             self._splits_gone_in[split_id] = None
         self.leaders.keep(found.checkpoint.partitions.values())
+        there = found.checkpoint.partitions.keys()
+        self._reached = {split_id: end for split_id, end in self._reached.items() if split_id in there}
+        self._shorter &= there
         self.log_ends.update(found.checkpoint.partitions, found.gone, found.checkpoint.topic_ids)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint

@@ -62,6 +62,11 @@ class PartitionDiscovery:
         self._forgotten: frozenset[str] = frozenset()
         self._is_complete = config.end is not None and checkpoint is not None
 
+    @property
+    def fail_on_data_loss(self) -> bool:
+        """Option `failOnDataLoss`."""
+        return self._config.fail_on_data_loss
+
     def discover(self) -> FoundPartitions:
         """Discover once. O(partitions).
 

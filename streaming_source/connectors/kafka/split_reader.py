@@ -54,12 +54,16 @@ _PASSING: Final = frozenset(
 
 @dataclass(slots=True)
 class _Reading:
-    """The progress of a split: its next offset, the known end of its records, and whether it is there."""
+    """The progress of a split: its next offset, the known end of its records, and whether it is there.
+
+    It `is_beyond` the end of a log that is shorter than what was read: that was reported.
+    """
 
     split: KafkaSplit
     position: int
     known_end: int | None
     is_at_end: bool = False
+    is_beyond: bool = False
     caught_up: CaughtUp = CaughtUp.NO
     is_assigned: bool = False
     is_paused: bool = False
@@ -249,27 +253,30 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._consumer.client.incremental_unassign([reading.where for reading in old])
 
     def _check_ends(self) -> set[str]:
-        """Assign the splits without a stop that have not caught up, and return the splits that are gone.
+        """Assign the splits that have not caught up, and return the splits that are gone.
 
-        A split whose end is not known, since it is not found yet or the brokers do not answer, is not read.
+        A split whose end is not known, since it is not found yet or the brokers do not answer, is not read. A stop may
+        be an offset that is not written yet.
         """
         gone: set[str] = set()
         if self._ends is None:
             return gone
         for reading in list(self._reading.values()):
             split = reading.split
-            if split.stop is not None or reading.is_paused:
+            if reading.is_finished or reading.is_paused:
                 continue
             if self._ends.is_gone(split.split_id):
                 self._end(split.split_id)
                 gone.add(split.split_id)
                 continue
             end = self._ends.end(split.split_id)
-            reading.known_end = None if end is None else end.readable
+            reading.known_end = None if end is None else split.before_stop(end.readable)
             reading.caught_up = CaughtUp.NO
             reading.is_at_end = end is None or reading.position == end.readable
             if end is None:
                 continue
+            reading.is_beyond &= reading.position > end.written
+            reading.is_at_end |= reading.is_beyond
             if reading.is_at_end:
                 reading.caught_up = CaughtUp.BLOCKED if end.written > end.readable else CaughtUp.YES
                 self._unassign(reading)
@@ -344,7 +351,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if code == KafkaError._PARTITION_EOF:
             if reading is not None and message.offset() >= reading.position:
                 reading.position = message.offset()
-                reading.is_at_end = reading.split.stop is None
+                reading.is_at_end = reading.split.stop is None or self._ends is not None
                 # A planned range existed. In the planner (`ends`), a stop may be an offset that is not written yet.
                 if self._ends is None and not reading.is_finished:
                     self._check_end(reading)
@@ -430,11 +437,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         if position < earliest:
             reading.position = earliest
             self._assign(reading)
-        elif reading.split.stop is not None:
+        elif reading.split.stop is not None and self._ends is None:
             reading.position = reading.split.stop
         else:
             # The log has become shorter: reading goes on when it has grown beyond this position again.
-            reading.is_at_end = True
+            reading.is_at_end = reading.is_beyond = True
 
     def _lose_all(self, reading: _Reading, why: str = "") -> None:
         """Handle a partition that is gone, or was created again."""

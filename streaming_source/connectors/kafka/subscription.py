@@ -19,6 +19,7 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_MOST: Final = 2**63 - 1
 _WHOLE_TOPIC: Final = -1
 """The partition number that means all partitions of a topic."""
 
@@ -158,6 +159,8 @@ class Boundary:
     ) -> Boundary:
         timestamp = values[f"{what}Timestamp"]
         if timestamp is not None:
+            if timestamp > _MOST:
+                raise OptionError(f"option {what}Timestamp = {timestamp}: must be milliseconds since 1970, in 64 bits")
             return cls(f"{what}Timestamp", "time", time_ms=timestamp, when_later=when_later)
         option = f"{what}OffsetsByTimestamp"
         if values[option] is not None:
@@ -243,8 +246,8 @@ def _numbers(option: str, text: str, minimum: int) -> tuple[tuple[Partition, int
             """{"orders": {"0": 23, "1": -2}}"""
         ) from None
     for part, number in numbers.items():
-        if number < minimum:
-            raise OptionError(f"option {option}: {part} has {number}; must be at least {minimum}")
+        if not minimum <= number <= _MOST:
+            raise OptionError(f"option {option}: {part} has {number}; must be at least {minimum}, and fit 64 bits")
     return tuple(sorted(numbers.items()))
 
 
