@@ -181,8 +181,8 @@ class FileBlocks:
     format needs to begin at each block, such as a byte offset; None if the file can only be read from its beginning, by
     one reader. `earliest_us` bounds the valid event times of the file from below: `MAX_WATERMARK` if it has none,
     `NO_TIMESTAMP` if the bound is not known. (`min_us` is no such bound: it is `NO_TIMESTAMP` where a record has no
-    valid event time.) `columns` are the names of the file's columns, and by
-    dotted paths of the fields in them, where they can be read without its records.
+    valid event time.) `columns` are the names of the file's columns, and of the fields in them as dotted paths, where
+    they can be read without its records.
     """
 
     rows: Int64Array
