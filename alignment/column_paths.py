@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["column_at", "exact_path", "names_on_path", "top_level_column"]
+__all__ = ["column_at", "exact_path", "fields_on_path", "top_level_column"]
 
 
 def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
@@ -26,7 +28,7 @@ def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     array: pa.Array | None = None
     names: list[str] = list(batch.schema.names)
     while segments:
-        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in names), 0)
+        taken = _longest(segments, names.__contains__)
         if taken == 0:
             raise InvalidArgumentError(_missing(dotted, ".".join(segments), segments[0], names))
         name = ".".join(segments[:taken])
@@ -68,20 +70,20 @@ def exact_path(schema: pa.Schema, dotted: str) -> str:
     return ".".join(path)
 
 
-def names_on_path(schema: pa.Schema, dotted: str) -> tuple[str, ...]:
-    """Return the names of a column and of the fields inside of it to which a dotted path leads, as in `column_at`.
+def fields_on_path(schema: pa.Schema, dotted: str) -> tuple[pa.Field, ...]:
+    """Return a column and the fields inside of it on the way to which a dotted path leads, as in `column_at`.
 
     Empty if it leads nowhere.
     """
-    segments, path, fields = dotted.split("."), list[str](), list(schema)
+    segments, path, level = dotted.split("."), list[pa.Field](), schema
     while segments:
-        kinds = {field.name: field.type for field in fields}
-        taken = next((n for n in range(len(segments), 0, -1) if ".".join(segments[:n]) in kinds), 0)
-        if not taken:
+        if path and not pa.types.is_struct(level):
             return ()
-        path.append(".".join(segments[:taken]))
-        kind, segments = kinds[path[-1]], segments[taken:]
-        fields = [kind.field(place) for place in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+        taken = _longest(segments, partial(_has_field, level))
+        if taken == 0:
+            return ()
+        path.append(level.field(".".join(segments[:taken])))
+        level, segments = path[-1].type, segments[taken:]
     return tuple(path)
 
 
@@ -91,8 +93,17 @@ def top_level_column(dotted: str, names: Collection[str]) -> str:
     If there is none, that is the first segment of the path.
     """
     segments = dotted.split(".")
-    candidates = (".".join(segments[:n]) for n in range(len(segments), 0, -1))
-    return next((name for name in candidates if name in names), segments[0])
+    return ".".join(segments[: _longest(segments, names.__contains__) or 1])
+
+
+def _has_field(level: Any, name: str) -> bool:
+    """Return whether a schema, or a type of structs, has a field of that name, and no other one of it."""
+    return bool(level.get_field_index(name) >= 0)
+
+
+def _longest(segments: Sequence[str], exists: Callable[[str], bool]) -> int:
+    """Return of how many segments, from the first one on, the longest name is that exists; 0 if none does."""
+    return next((n for n in range(len(segments), 0, -1) if exists(".".join(segments[:n]))), 0)
 
 
 def _field(fields: list[pa.Field], name: str, dotted: str) -> pa.Field | None:

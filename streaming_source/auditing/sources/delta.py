@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from alignment.column_paths import exact_path, names_on_path
+from alignment.column_paths import exact_path, fields_on_path
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
@@ -112,9 +112,7 @@ class DeltaTableSource(AuditedSource):
         try:
             table = deltalake.DeltaTable(self._uri)
             metadata = table.metadata()
-            self._columns = DeltaColumns(
-                table.schema().to_json(), tuple(metadata.partition_columns), tuple(metadata.configuration.items())
-            )
+            self._columns = DeltaColumns.of_table(table)
         except DeltaError as error:
             raise OptionError(f"source = {path!r} cannot be read as a Delta table ({error}); correct it") from None
         offsets = [json.loads(text) for batch in checkpoint.batches if (text := batch.ends[place]) is not None]
@@ -166,13 +164,13 @@ class DeltaTableSource(AuditedSource):
     def _set_time(self, schema: pa.Schema, time: EventTime) -> None:
         """Set the event-time column; its statistics have it by its name in the files."""
         self._column = str(time.column)
-        path = names_on_path(schema, self._column)
-        if not path:
+        fields = fields_on_path(schema, self._column)
+        if not fields:
             names = ", ".join(schema.names)
             raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
-        self._stored_path = self._columns.physical(path)
+        self._stored_path = self._columns.physical([field.name for field in fields])
         self._assigner = time.assigner()
-        self._schema = pa.schema([schema.field(path[0])])
+        self._schema = pa.schema(fields[:1])
 
     def _read(self, batch: CommittedBatch | None, added: _Added) -> SplitRead:
         split = unquote(added.path)

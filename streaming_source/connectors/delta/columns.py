@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 
 from alignment import arrow_compute as pc
 from streaming_source.data_files.file import StoredColumn
@@ -39,6 +39,13 @@ class DeltaColumns:
         """Take them from a `metaData` action of the log."""
         configuration = tuple(sorted((metadata.get("configuration") or {}).items()))
         return DeltaColumns(metadata["schemaString"], tuple(metadata.get("partitionColumns") or ()), configuration)
+
+    @staticmethod
+    def of_table(table: DeltaTable) -> DeltaColumns:
+        """Take them from the version that is loaded."""
+        metadata = table.metadata()
+        configuration = tuple(sorted(metadata.configuration.items()))
+        return DeltaColumns(table.schema().to_json(), tuple(metadata.partition_columns), configuration)
 
     @cached_property
     def schema(self) -> pa.Schema:

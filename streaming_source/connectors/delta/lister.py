@@ -83,12 +83,9 @@ class DeltaLister:
         self._title, self._filesystem, self._root = title, filesystem, root
         self._open_table, self._locate, self._begin = open_table, locate, begin
         self._rules, self._schema = rules, schema
-        metadata = table.metadata()
-        self._table_id = str(metadata.id)
+        self._table_id = str(table.metadata().id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
-        self._columns = DeltaColumns(
-            table.schema().to_json(), tuple(metadata.partition_columns), tuple(sorted(metadata.configuration.items()))
-        )
+        self._columns = DeltaColumns.of_table(table)
         self._columns_of = table.version()
         self._check_partitions()
         self._opened: deltalake.DeltaTable | None = table

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import UTC, is_order_preserving
-from alignment.column_paths import names_on_path
+from alignment.column_paths import fields_on_path
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
@@ -46,12 +46,10 @@ class TimeBounds:
         dotted = assigner.statistics_column
         if dotted is None:
             return None
-        path = names_on_path(schema, dotted)
-        if not path:
+        fields = fields_on_path(schema, dotted)
+        if not fields:
             return None
-        data_type = schema.field(path[0]).type
-        for name in path[1:]:
-            data_type = data_type.field(name).type
+        path, data_type = tuple(field.name for field in fields), fields[-1].type
         unit = getattr(assigner, "unit", None)
         return TimeBounds(path, data_type, assigner) if is_order_preserving(data_type, unit) else None
 

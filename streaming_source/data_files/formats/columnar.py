@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from alignment.column_paths import names_on_path, top_level_column
+from alignment.column_paths import fields_on_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, names_in, own_columns
@@ -315,7 +315,7 @@ class _ParquetFile(_ColumnarFile):
             return NO_TIMESTAMP, NO_TIMESTAMP, MAX_WATERMARK
         if not statistics.has_min_max:
             return None
-        data_type = _leaf_type(self.schema, assigner.statistics_column or "")
+        data_type = fields_on_path(self.schema, assigner.statistics_column or "")[-1].type
         # A stored number of microseconds is used directly: the first datetime of a process would load pandas.
         is_micros = self._footer.schema.column(column).converted_type == "TIMESTAMP_MICROS"
         try:
@@ -374,11 +374,3 @@ def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.
         return field
     inner = [_with_instants(inner, f"{path}.{inner.name}", instants) for inner in field.type]
     return field.with_type(pa.struct(inner))
-
-
-def _leaf_type(schema: pa.Schema, dotted: str) -> pa.DataType:
-    column, *inner = names_on_path(schema, dotted)
-    data_type = schema.field(column).type
-    for name in inner:
-        data_type = data_type.field(name).type
-    return data_type
