@@ -165,7 +165,7 @@ class DeltaSource(TableSource):
         return self.root.open()[0]
 
     def table_schema(self) -> pa.Schema:
-        return DeltaColumns(self._open_first().schema().to_json()).schema
+        return DeltaColumns.of_table(self._open_first()).schema
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
         filesystem, root = self.root.open()
@@ -192,9 +192,8 @@ class DeltaSource(TableSource):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
-    def _as_of(self) -> str | None:
-        given = {"versionAsOf": self.version_as_of, "timestampAsOf": self.timestamp_as_of}
-        return next((f"{name} = {value}" for name, value in given.items() if value is not None), None)
+    def _as_of(self) -> dict[str, object]:
+        return {"versionAsOf": self.version_as_of, "timestampAsOf": self.timestamp_as_of}
 
     def _open_first(self) -> deltalake.DeltaTable:
         """Load the version that a batch reads, else the newest one."""

@@ -201,9 +201,8 @@ class IcebergSource(TableSource):
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
-    def _as_of(self) -> str | None:
-        given = {"snapshot-id": self.snapshot_id, "as-of-timestamp": self.as_of_timestamp}
-        return next((f"{name} = {value}" for name, value in given.items() if value is not None), None)
+    def _as_of(self) -> dict[str, object]:
+        return {"snapshot-id": self.snapshot_id, "as-of-timestamp": self.as_of_timestamp}
 
     def _load(self) -> Table:
         return load_table(self.catalog, self.table)

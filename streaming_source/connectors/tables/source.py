@@ -86,8 +86,8 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
 
     @property
     @abstractmethod
-    def _as_of(self) -> str | None:
-        """The option that chooses the version that a batch reads, with its value; None where none is given."""
+    def _as_of(self) -> dict[str, object]:
+        """The options that choose the version that a batch reads, with their values; None where one is not given."""
 
     def time_us(self, value: datetime | str) -> int | None:
         """Convert a time that an option names to microseconds since 1970, by `time_zone` where it has no zone.
@@ -126,9 +126,10 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[TableSplit], checkpoint: TableCheckpoint
     ) -> TableEnumerator:
-        if self._as_of is not None and not self.bounded:
+        as_of = next((f"{name} = {value}" for name, value in self._as_of.items() if value is not None), None)
+        if as_of is not None and not self.bounded:
             raise OptionError(
-                f"{self._as_of} is the version that a batch reads, or a stream with bounded = true, which ends with "
+                f"{as_of} is the version that a batch reads, or a stream with bounded = true, which ends with "
                 "it; a stream that goes on begins with the table as it is now: leave it out"
             )
         if checkpoint.table_id is not None and checkpoint.indexing != self.indexing:
