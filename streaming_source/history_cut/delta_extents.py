@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.lister import FILES, TableFile
-from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of, reader_of_file
+from streaming_source.history_cut.extent import Columns, Extent, Statistics, check_columns, extent_of_file
 
 __all__ = ["of_delta"]
 
-_BOUNDS: Final = ("min", "max")
+_KINDS: Final = ("min", "max", "null_count")
 
 
 def of_delta(path: str, columns: Columns) -> Iterator[Extent]:
@@ -30,14 +30,11 @@ def of_delta(path: str, columns: Columns) -> Iterator[Extent]:
     filesystem = source.open_files()
     statistics = {row["path"]: row for row in lister.statistics(version).to_pylist()}
     for row in lister.snapshot(version).select(FILES.names).to_pylist():
-        file, known = lister.data_file(TableFile(**row)), statistics[row["path"]]
-        ranges, nulls = [], []
-        for name in columns:
-            if name in file.given:
-                ranges.append((file.given[name].as_py(),) * 2)
-                continue
-            ranges.append(tuple(known.get(f"{kind}.{stored[name]}") for kind in _BOUNDS))
-            nulls.append(known.get(f"null_count.{stored[name]}"))
-        piece, rows = reader_of_file(filesystem, file, schema), known["num_records"] or -1
-        # The statistics of a file include the rows of it that are deleted.
-        yield Extent(piece, rows) if file.deleted is not None else extent_of(piece, rows, ranges, nulls)
+        of_file = statistics[row["path"]]
+
+        def of_column(name: str, of_file: Mapping[str, Any] = of_file) -> Statistics:
+            low, high, nulls = (of_file.get(f"{kind}.{stored[name]}") for kind in _KINDS)
+            return low, high, nulls
+
+        file = lister.data_file(TableFile(**row))
+        yield extent_of_file(filesystem, file, of_file["num_records"] or -1, schema, of_column)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,10 +14,13 @@ from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import SchemaError
 
-__all__ = ["Columns", "Extent", "check_columns", "extent_of", "read_offsets", "reader_of_file"]
+__all__ = ["Columns", "Extent", "Statistics", "check_columns", "extent_of", "extent_of_file", "read_offsets"]
 
 Columns: TypeAlias = tuple[str, str, str]
 """The names of the columns with the topic, the partition and the offset."""
+
+Statistics: TypeAlias = tuple[Any, Any, int | None]
+"""The smallest and the largest value of a column, and how many are null; None where one is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,23 @@ def extent_of(piece: Any, rows: int, ranges: Sequence[tuple[Any, Any]], nulls: I
     return Extent(piece, rows, str(topic[0]), int(partition[0]), int(low), int(high))
 
 
-def reader_of_file(filesystem: fs.FileSystem, file: DataFile, schema: pa.Schema) -> Any:
-    """Return what reads the columns of a file of a table, as a stream over the table does: without deleted rows."""
+def extent_of_file(
+    filesystem: fs.FileSystem, file: DataFile, rows: int, schema: pa.Schema, statistics: Callable[[str], Statistics]
+) -> Extent:
+    """Return a file of a table as a stream over the table reads it, by its `statistics` of the columns of `schema`."""
 
     def read(names: list[str]) -> pa.Table:
-        rows = FileRows(StoredFile(filesystem, file), 0, sys.maxsize)
-        batches = [block.batch for block in ParquetFormat().read_rows(rows, schema)]
+        of_file = FileRows(StoredFile(filesystem, file), 0, sys.maxsize)
+        batches = [block.batch for block in ParquetFormat().read_rows(of_file, schema)]
         return pa.Table.from_batches(batches, schema)
 
-    return read
+    if file.deleted is not None:
+        # The statistics of a file include the rows of it that are deleted.
+        return Extent(read, rows)
+    given = {name: value.as_py() for name, value in file.given.items()}
+    known = {name: statistics(name) for name in schema.names if name not in given}
+    ranges = [(given[name],) * 2 if name in given else known[name][:2] for name in schema.names]
+    return extent_of(read, rows, ranges, [nulls for _, _, nulls in known.values()])
 
 
 def read_offsets(extent: Extent, columns: Columns) -> tuple[pa.Table, int]:

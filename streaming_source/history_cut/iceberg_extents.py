@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
@@ -13,7 +14,7 @@ from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRul
 from streaming_source.connectors.iceberg.locations import located_files
 from streaming_source.connectors.tables.lister import FILES, Beginning, TableFile
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS
-from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of, reader_of_file
+from streaming_source.history_cut.extent import Columns, Extent, Statistics, check_columns, extent_of_file
 
 __all__ = ["of_iceberg"]
 
@@ -42,15 +43,11 @@ def of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
     )
     statistics = {row["file_path"]: row for row in table.inspect.files().to_pylist() if row["content"] == 0}
     for row in lister.snapshot(snapshot.snapshot_id).select(FILES.names).to_pylist():
-        file, of_file = lister.data_file(TableFile(**row)), statistics[row["path"]]
-        ranges, nulls = [], []
-        for column in columns:
-            if column in file.given:
-                ranges.append((file.given[column].as_py(),) * 2)
-                continue
-            of_column = of_file["readable_metrics"].get(column) or {}
-            ranges.append((of_column.get("lower_bound"), of_column.get("upper_bound")))
-            nulls.append(of_column.get("null_value_count"))
-        piece, rows = reader_of_file(filesystem, file, schema), of_file["record_count"]
-        # The statistics of a file include the rows of it that are deleted.
-        yield Extent(piece, rows) if file.deleted is not None else extent_of(piece, rows, ranges, nulls)
+        of_file = statistics[row["path"]]
+
+        def of_column(name: str, metrics: Mapping[str, Any] = of_file["readable_metrics"]) -> Statistics:
+            found = metrics.get(name) or {}
+            return found.get("lower_bound"), found.get("upper_bound"), found.get("null_value_count")
+
+        file = lister.data_file(TableFile(**row))
+        yield extent_of_file(filesystem, file, of_file["record_count"], schema, of_column)
