@@ -80,16 +80,22 @@ def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
     Of two types of a column the wider one counts.
     """
     fields = {field.name: field for field in known}
-    for field in found:
-        before = fields.get(field.name, field)
-        kind = _merged_type(before.type, field.type)
-        if kind is None:
-            raise SchemaError(
-                f"{path} has column {field.name!r} as {field.type}, others as {before.type}: neither holds the other. "
-                "Write it in one type"
-            )
-        fields[field.name] = field.with_type(kind)
+    if (other := _merge(fields, found)) is not None:
+        raise SchemaError(
+            f"{path} has column {other.name!r} as {other.type}, others as {fields[other.name].type}: neither holds the "
+            "other. Write it in one type"
+        )
     return pa.schema(list(fields.values()))
+
+
+def _merge(fields: dict[str, pa.Field], found: Iterable[pa.Field]) -> pa.Field | None:
+    """Add what was found to the fields that are known by name; return the first whose type does not fit, if any."""
+    for field in found:
+        kind = _merged_type(fields.get(field.name, field).type, field.type)
+        if kind is None:
+            return field
+        fields[field.name] = field.with_type(kind)
+    return None
 
 
 def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
@@ -97,12 +103,7 @@ def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
     types = pa.types
     if types.is_struct(known) and types.is_struct(found):
         fields = {field.name: field for field in known}
-        for field in found:
-            kind = _merged_type(fields.get(field.name, field).type, field.type)
-            if kind is None:
-                return None
-            fields[field.name] = field.with_type(kind)
-        return pa.struct(list(fields.values()))
+        return pa.struct(list(fields.values())) if _merge(fields, found) is None else None
     if _is_list(known) and _is_list(found):
         value = _merged_type(known.value_type, found.value_type)
         return None if value is None else pa.list_(known.value_field.with_type(value))
