@@ -100,7 +100,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         # By name of a topic that is gone: the first state since. The same by split id.
         self._gone_in: dict[str, int] = {}
         self._splits_gone_in: dict[str, int | None] = {}
-        # By split id: up to where its log was read or has reached, and the splits whose loss was reported.
+        # By split id: up to where its log was read or has reached, and the splits whose loss was reported. Workers
+        # change them, too: they are never iterated over in place.
         self._reached: dict[str, int] = {}
         self._shorter: set[str] = set()
 
@@ -213,9 +214,10 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self.context.abandon_split(split_id)
             self._splits_gone_in[split_id] = None
         self.leaders.keep(found.checkpoint.partitions.values())
-        there = found.checkpoint.partitions.keys()
-        self._reached = {split_id: end for split_id, end in self._reached.items() if split_id in there}
-        self._shorter &= there
+        for split_id in [*self._reached]:
+            if split_id not in found.checkpoint.partitions:
+                self._reached.pop(split_id, None)
+                self._shorter.discard(split_id)
         self.log_ends.update(found.checkpoint.partitions, found.gone, found.checkpoint.topic_ids)
         self._assign(found.splits)
         self._checkpoint = found.checkpoint
