@@ -27,7 +27,19 @@ from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import SplitGenerators, WatermarkEmitted
 from alignment.watermarks import Int64Array, WatermarkOutput
 
-__all__ = ["EngineStarted", "Loaded", "Located", "Recorder", "ReplayedPlan", "engines", "replay", "replayed_engine"]
+__all__ = [
+    "EngineStarted",
+    "Loaded",
+    "Located",
+    "Recorder",
+    "ReplayedPlan",
+    "engines",
+    "log_files",
+    "replay",
+    "replayed_engine",
+]
+
+_GIVE: Final = "give the file of one run of a query, which its option eventLog writes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,28 +153,47 @@ def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
     An `InvalidArgumentError` if it is not such a log.
     """
     entries: list[Any] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_readable(lines), 1):
         try:
             entry = _decoded(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}") from None
+            raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}; {_GIVE}") from None
         if isinstance(entry, EngineStarted) and entries:
             yield entries
             entries = []
         entries.append(entry)
         if not isinstance(entries[0], EngineStarted):
-            raise InvalidArgumentError(f"an event log begins with EngineStarted, not with {type(entry).__name__}")
+            raise InvalidArgumentError(
+                f"an event log begins with EngineStarted, not with {type(entry).__name__}; {_GIVE}"
+            )
     if entries:
         yield entries
+
+
+def _readable(lines: Iterable[str]) -> Iterator[str]:
+    """The lines of a file; an `InvalidArgumentError` if it is no text."""
+    try:
+        yield from lines
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"this is no event log: byte {error.start} is not of a text; {_GIVE}") from None
+
+
+def log_files(path: Path) -> list[Path]:
+    """The event logs at a path, the file or folder that option `eventLog` names, the latest last.
+
+    An `InvalidArgumentError` if there is none.
+    """
+    logs = sorted(path.glob("*.jsonl"), key=lambda log: log.stat().st_mtime) if path.is_dir() else [path]
+    if not logs or not logs[0].is_file():
+        raise InvalidArgumentError(f"{path} has no event log; {_GIVE}")
+    return logs
 
 
 def replayed_engine(lines: Iterable[str]) -> Engine:
     """The last engine of a log, as it is at the end of the log; an `InvalidArgumentError` if it is not such a log."""
     last = deque(engines(lines), 1)
     if not last:
-        raise InvalidArgumentError(
-            "the event log is empty: give the file, or folder, that option eventLog of a query named"
-        )
+        raise InvalidArgumentError(f"the event log is empty; {_GIVE}")
     engine = _engine(last[0])
     for _ in _replay_engine(last[0], engine):
         pass

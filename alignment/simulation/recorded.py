@@ -31,7 +31,7 @@ from alignment.events import (
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.recording import EngineStarted, Loaded, Located, engines
+from alignment.recording import EngineStarted, Loaded, Located, engines, log_files
 from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
 from alignment.split_generators import WatermarkEmitted
@@ -84,13 +84,10 @@ class RecordedWorkload:
     @classmethod
     def of_log(cls, path: str | Path) -> Self:
         """That of a file, or of a folder with one: what option `eventLog` names. An error for none, or several."""
-        path = Path(path)
-        logs = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-        if len(logs) != 1 or not logs[0].is_file():
-            found = f"has {len(logs)} event logs ({', '.join(log.name for log in logs)})" if logs[1:] else "has none"
-            raise InvalidArgumentError(
-                f"{path} {found}: give the file of one run of a query, which its option eventLog writes"
-            )
+        logs = log_files(Path(path))
+        if logs[1:]:
+            names = ", ".join(sorted(log.name for log in logs))
+            raise InvalidArgumentError(f"{path} has {len(logs)} event logs ({names}): give the one that is meant")
         with logs[0].open(encoding="utf-8") as lines:
             last = deque(engines(lines), maxlen=1)
         if not last:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Final
 
 from alignment.exceptions import InvalidArgumentError
 
 __all__ = ["Faults", "Planning", "Scenario", "SourceScenario"]
+
+
+_LONGEST_US: Final = 100_000 * 366 * 24 * 3_600_000_000
 
 
 def _at_least(owner: object, **minimum: int) -> None:
@@ -67,6 +71,12 @@ class SourceScenario:
         for name in ("max_drift_us", "idle_timeout_us", "max_rows", "group_drift_us"):
             if getattr(self, name) is not None:
                 _at_least(self, **{name: 1 if name == "max_rows" else 0})
+        longest_us = self.records * self.spacing_us * self.unevenness**2
+        if not self.skew_us + self.disorder_us + self.gap_us + longest_us < _LONGEST_US:
+            raise InvalidArgumentError(
+                f"records = {self.records}, spacing_us = {self.spacing_us}, unevenness = {self.unevenness}, skew_us = "
+                f"{self.skew_us}: event times must lie within 100,000 years; give less of one"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,11 @@ from pyarrow import fs
 
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import CheckpointError
-from streaming_source.monitoring.offset_log import OffsetLog
+from streaming_source.monitoring.offset_log import RESTORE, OffsetLog
 
 __all__ = ["Checkpoint", "CommittedBatch"]
 
 _GIVE: Final = "give the checkpointLocation of the query"
-_RESTORE: Final = "restore it from a copy of the checkpoint"
 _NO_OFFSET: Final = "-"
 _MS: Final = 1_000
 
@@ -96,12 +95,12 @@ class Checkpoint:
         numbers = [number for number in numbers if number in logged]
         for before, number in pairwise(numbers):
             if number != before + 1:
-                raise CheckpointError(f"{path}: the offsets of micro-batch {before + 1} are missing; {_RESTORE}")
+                raise CheckpointError(f"{path}: the offsets of micro-batch {before + 1} are missing; {RESTORE}")
         counts = {len(found.offsets) for found in logged.values()}
         if len(counts) > 1:
             raise CheckpointError(
                 f"{path}: its micro-batches have {' and '.join(map(str, sorted(counts)))} sources, and the sources of "
-                f"a query never change in number; {_RESTORE}"
+                f"a query never change in number; {RESTORE}"
             )
         return cls(
             path,
@@ -136,25 +135,27 @@ def _logged(log: OffsetLog, path: str, number: int) -> _Logged | None:
     text = log.text(f"offsets/{number}")
     if text is None:
         return None
-    lines = text.splitlines()
-    version, metadata = [*lines, "", ""][:2]
+    lines = text.rstrip("\n").split("\n")
+    version, metadata = [*lines, ""][:2]
+    if not version:
+        raise CheckpointError(f"{path}/offsets/{number} is empty; {RESTORE}")
     if version not in ("v1", "v2"):
         raise CheckpointError(
             f"{path}/offsets/{number} is of version {version!r}, and v1 and v2 are read; upgrade this library, or "
-            f"{_RESTORE}"
+            f"{RESTORE}"
         )
     try:
         known = json.loads(metadata)
         watermark_us, conf = int(known["batchWatermarkMs"]) * _MS, dict(known.get("conf", {}))
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}/offsets/{number} is damaged ({error!r}); {_RESTORE}") from None
+        raise CheckpointError(f"{path}/offsets/{number} is damaged ({error!r}); {RESTORE}") from None
     offsets = lines[2:]
     names = tuple(map(str, range(len(offsets))))
     if version == "v2":
         names = tuple(line.partition(":")[0] for line in offsets)
         offsets = [line.partition(":")[2] for line in offsets]
     if not offsets:
-        raise CheckpointError(f"{path}/offsets/{number} is damaged: it names no source; {_RESTORE}")
+        raise CheckpointError(f"{path}/offsets/{number} is damaged: it names no source; {RESTORE}")
     return _Logged(watermark_us, conf, names, tuple(None if text == _NO_OFFSET else text for text in offsets))
 
 
@@ -164,7 +165,7 @@ def _committed(log: OffsetLog, path: str, number: int, logged: dict[int, _Logged
     if before is not None and before.watermark_us > own.watermark_us:
         raise CheckpointError(
             f"{path}: the watermark goes back from micro-batch {number - 1} to {number}, which Spark's never does: the "
-            f"files are of two queries; {_RESTORE}"
+            f"files are of two queries; {RESTORE}"
         )
     starts = (None,) * len(own.offsets) if before is None else before.offsets
     late_us = own.watermark_us if before is None else before.watermark_us

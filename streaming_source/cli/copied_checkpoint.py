@@ -15,7 +15,7 @@ from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import SourceSplit
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
-from streaming_source.monitoring.offset_log import OffsetLog
+from streaming_source.monitoring.offset_log import RESTORE, OffsetLog
 
 __all__ = ["CopiedCheckpoint", "parsed_offset", "state_at"]
 
@@ -80,7 +80,10 @@ class CopiedCheckpoint:
         """Read a file of the old checkpoint; raises an `OffsetError` if it is missing."""
         text = self._old.text(name)
         if text is None:
-            raise OffsetError(f"checkpoint {self._old.root!r} has no {name}: no source of that number is Spark's")
+            raise OffsetError(
+                f"checkpoint {self._old.root!r} has no {name}: no source of that number is Spark's; give the number of "
+                "another one, as it is in the query's progress"
+            )
         return text
 
     def write(self, encode: Encode) -> None:
@@ -95,7 +98,12 @@ class CopiedCheckpoint:
 
     def _lines(self, number: int) -> tuple[str, list[str]]:
         """Return the metadata of a micro-batch, and the offsets of all sources."""
-        version, metadata, *lines = self.text(f"offsets/{number}").rstrip("\n").split("\n")
+        version, *lines = self.text(f"offsets/{number}").rstrip("\n").split("\n")
+        if not lines:
+            raise OffsetError(
+                f"offsets/{number} of checkpoint {self._checkpoint!r} is empty or cut after its version; {RESTORE}"
+            )
+        metadata, *lines = lines
         if version != _VERSION or self._source >= len(lines):
             raise OffsetError(
                 f"offsets/{number} of checkpoint {self._checkpoint!r} has version {version} and {len(lines)} sources, "
@@ -107,13 +115,19 @@ class CopiedCheckpoint:
     def _offsets(self, sequence: int, number: int, encode: Encode) -> str:
         metadata, lines = self._lines(number)
         if lines[self._source] != _NO_OFFSET:
-            watermark_ms = json.loads(metadata).get("batchWatermarkMs", 0)
+            watermark_ms = self._watermark_ms(f"offsets/{number}", metadata, "batchWatermarkMs")
             if number in self._commits:
-                done = json.loads(self.text(f"commits/{number}").partition("\n")[2])
-                watermark_ms = max(watermark_ms, done.get("nextBatchWatermarkMs", 0))
+                done = self.text(f"commits/{number}").partition("\n")[2]
+                watermark_ms = max(watermark_ms, self._watermark_ms(f"commits/{number}", done, "nextBatchWatermarkMs"))
             ours = encode(sequence, lines[self._source], watermark_ms)
             lines[self._source] = json.dumps(ours, separators=(",", ":"))
         return "\n".join([_VERSION, metadata, *lines])
+
+    def _watermark_ms(self, name: str, metadata: str, field: str) -> int:
+        try:
+            return int(json.loads(metadata).get(field, 0))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise OffsetError(f"{name} of checkpoint {self._checkpoint!r} is damaged ({error!r}); {RESTORE}") from None
 
 
 def parsed_offset(parse: Callable[[str], _Parsed], text: str, checkpoint: str, what: str) -> _Parsed:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,7 +24,7 @@ from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query, key_values
 from streaming_source.cli.watch import watch_query
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import CheckpointError, OptionError
 from streaming_source.monitoring.explained import SplitStory, aligned, explain_batches, explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 
@@ -61,7 +60,7 @@ app = typer.Typer(
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Report an expected error, in one line if a program reads the output, and exit with 2.
+    """Report an expected error, in one line if a program reads the output, and exit with 2; for use as a decorator.
 
     If the output pipe is closed (`| head`), the command exits silently, as Click does.
     """
@@ -70,21 +69,21 @@ def _errors_in_one_line() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
-    except (AlignmentError, OSError) as error:
-        text = str(error) if sys.stderr.isatty() else " ".join(str(error).splitlines())
-        typer.echo(f"error: {text}", err=True)
+    except (AlignmentError, OSError, ModuleNotFoundError) as error:
+        text = _with_fix(error)
+        if isinstance(error, ModuleNotFoundError) and "spark-watermark-alignment[" not in text:
+            raise
+        typer.echo(f"error: {text if sys.stderr.isatty() else ' '.join(text.splitlines())}", err=True)
         raise typer.Exit(2) from None
 
 
-def _in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with its errors in one line."""
-
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        with _errors_in_one_line():
-            command(*args, **kwargs)
-
-    return run
+def _with_fix(error: Exception) -> str:
+    """Return the text of an error; those of the operating system name no fix, and get one."""
+    if isinstance(error, AlignmentError | ModuleNotFoundError):
+        return str(error)
+    if isinstance(error, PermissionError):
+        return f"{error}; give this user the right to it, or give another path"
+    return f"{error}; correct the path, or try again when it can be reached"
 
 
 def _print_version(wanted: bool) -> None:
@@ -103,6 +102,7 @@ def options(
 
 
 @app.command("explain")
+@_errors_in_one_line()
 def explain_query(
     checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line of JSON.")] = False,
@@ -120,11 +120,10 @@ def explain_query(
     """
     shown = None
     if split is not None:
-        with _errors_in_one_line():
-            story = _story(checkpoint, split, event_log)
-            print(json.dumps(story.to_json()) if as_json else story)
+        story = _story(checkpoint, split, event_log)
+        print(json.dumps(story.to_json()) if as_json else story)
         return
-    with _errors_in_one_line(), suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         while True:
             found = MicroBatch.of_checkpoint(checkpoint) if history else explain_checkpoint(checkpoint)
             written = json.dumps(_batches_to_json(found) if isinstance(found, list) else found.to_json())
@@ -143,10 +142,9 @@ def _story(checkpoint: str, split_id: str, event_log: Path | None) -> SplitStory
     if event_log is None:
         return explain_checkpoint(checkpoint).story(split_id)
     # Imported here: no other command replays a log for one split.
-    from alignment.recording import replayed_engine
+    from alignment.recording import log_files, replayed_engine
 
-    logs = sorted(event_log.iterdir(), key=lambda log: log.stat().st_mtime) if event_log.is_dir() else [event_log]
-    for log in reversed(logs):
+    for log in reversed(log_files(event_log)):
         with log.open(encoding="utf-8") as lines:
             if events := replayed_engine(lines).story(split_id):
                 return SplitStory(split_id, events)
@@ -180,10 +178,11 @@ def _table(batches: Sequence[MicroBatch]) -> str:
     return "\n".join(aligned(rows))
 
 
-app.command("audit")(_in_one_line(audit_query))
+app.command("audit")(_errors_in_one_line()(audit_query))
 
 
 @app.command("report")
+@_errors_in_one_line()
 def report_on_query(
     checkpoint: Annotated[str, typer.Argument(help="The query's checkpointLocation: a path, or s3://...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", dir_okay=False)] = Path(
@@ -198,17 +197,22 @@ def report_on_query(
     from streaming_source.monitoring.history import History
     from streaming_source.monitoring.html_page import html_report
 
-    with _errors_in_one_line():
-        # A checkpoint has a hundred micro-batches: with thousands of splits, more rows than a listener keeps.
-        history, batches = History(_ROWS), MicroBatch.of_checkpoint(checkpoint)
-        for batch in batches:
-            history.add(batch)
-        page = html_report(history, explain_batches(batches), f"Watermarks: {checkpoint}")
-        output.write_text(page, encoding="utf-8")
+    # A checkpoint has a hundred micro-batches: with thousands of splits, more rows than a listener keeps.
+    history, batches = History(_ROWS), MicroBatch.of_checkpoint(checkpoint)
+    for batch in batches:
+        history.add(batch)
+    explained = explain_batches(batches)
+    if not explained.sources:
+        raise CheckpointError(
+            f"{checkpoint}: there is nothing to draw, no source of this library has planned a micro-batch; if the "
+            "query reads Spark's own sources, run streaming-source audit"
+        )
+    page = html_report(history, explained, f"Watermarks: {checkpoint}")
+    output.write_text(page, encoding="utf-8")
     typer.echo(f"{output} is written: open it in a browser")
 
 
-app.command("watch")(_in_one_line(watch_query))
+app.command("watch")(_errors_in_one_line()(watch_query))
 
 
 @app.command()
@@ -241,6 +245,7 @@ def demo(
 
 
 @app.command()
+@_errors_in_one_line()
 def advise(
     source: Annotated[str, typer.Argument(metavar="PATH|TABLE|TOPIC", help="Files, a table or a topic.")],
     option: Annotated[
@@ -270,13 +275,12 @@ def advise(
         typer.echo("error: advise needs PySpark: pip install 'spark-watermark-alignment[cli,pyspark]'", err=True)
         raise typer.Exit(2) from None
 
-    with _errors_in_one_line():
-        given = key_values(option)
-        kind = format_name or _format_of(source, given)
-        if kind not in FORMATS:
-            raise OptionError(f"--format {kind}: must be one of {', '.join(sorted(FORMATS))}; give one of these")
-        place = "subscribe" if kind == "aligned_kafka" else "path"
-        advice = advise_on(AlignedDataSource.of_format(kind, {place: source, **given}))
+    given = key_values(option)
+    kind = format_name or _format_of(source, given)
+    if kind not in FORMATS:
+        raise OptionError(f"--format {kind}: must be one of {', '.join(sorted(FORMATS))}; give one of these")
+    place = "subscribe" if kind == "aligned_kafka" else "path"
+    advice = advise_on(AlignedDataSource.of_format(kind, {place: source, **given}))
     typer.echo(advice)
     typer.echo(json.dumps(asdict(advice)))
 
@@ -290,6 +294,7 @@ def _format_of(source: str, given: Mapping[str, str]) -> str:
 
 
 @app.command("simulate")
+@_errors_in_one_line()
 def simulate_source(
     context: typer.Context,
     log: Annotated[
@@ -331,28 +336,25 @@ def simulate_source(
         "idle_timeout": idle_timeout,
         "max_rows": max_rows,
     }
-    with _errors_in_one_line():
-        if log is not None:
-            for name in context.params.keys() - {"log", *varied}:
-                given = context.get_parameter_source(name)
-                if given is not None and given.name != "DEFAULT":
-                    option = "--" + name.replace("_", "-")
-                    raise InvalidArgumentError(
-                        f"{option} describes a workload, and LOG has one: leave out one of the two"
-                    )
-            comparison = RecordedWorkload.of_log(log).compare(**varied)
-        else:
-            described = SourceScenario(
-                planning=planning,
-                splits=splits,
-                records=records,
-                spacing_us=parse_duration_us(spacing, name="--spacing"),
-                unevenness=unevenness,
-                skew_us=parse_duration_us(skew, name="--skew"),
-                disorder_us=parse_duration_us(disorder, name="--disorder"),
-                first_rows=first_rows,
-            )
-            comparison = _compared(described, Faults(lost=lost), seed, varied)
+    if log is not None:
+        for name in context.params.keys() - {"log", *varied}:
+            given = context.get_parameter_source(name)
+            if given is not None and given.name != "DEFAULT":
+                option = "--" + name.replace("_", "-")
+                raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
+        comparison = RecordedWorkload.of_log(log).compare(**varied)
+    else:
+        described = SourceScenario(
+            planning=planning,
+            splits=splits,
+            records=records,
+            spacing_us=parse_duration_us(spacing, name="--spacing"),
+            unevenness=unevenness,
+            skew_us=parse_duration_us(skew, name="--skew"),
+            disorder_us=parse_duration_us(disorder, name="--disorder"),
+            first_rows=first_rows,
+        )
+        comparison = _compared(described, Faults(lost=lost), seed, varied)
     print(comparison)
     print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
 
@@ -368,6 +370,7 @@ def _compared(source: SourceScenario, faults: Faults, seed: int, varied: Mapping
 
 
 @app.command("take-over")
+@_errors_in_one_line()
 def take_over_checkpoint(
     checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the old query, which has stopped.")],
     new_checkpoint: Annotated[str, typer.Argument(help="checkpointLocation of the new one: nothing is there yet.")],
@@ -398,15 +401,14 @@ def take_over_checkpoint(
     # Imported here: the other commands need no Kafka.
     from streaming_source.cli.take_over import take_over
 
-    with _errors_in_one_line():
-        taken = take_over(
-            checkpoint,
-            new_checkpoint,
-            subscribe=subscribe,
-            subscribe_pattern=subscribe_pattern,
-            assign=assign,
-            source=source,
-        )
+    taken = take_over(
+        checkpoint,
+        new_checkpoint,
+        subscribe=subscribe,
+        subscribe_pattern=subscribe_pattern,
+        assign=assign,
+        source=source,
+    )
     goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
     typer.echo(f"{taken.partitions} partitions; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
@@ -420,20 +422,19 @@ def _take_over_table(
     option: Sequence[str],
     topics: tuple[str | None, ...],
 ) -> None:
-    with _errors_in_one_line():
-        if any(text is not None for text in topics):
-            raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
-        given = key_values(option)
-        # Imported here: no other command copies a checkpoint.
-        from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+    if any(text is not None for text in topics):
+        raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
+    given = key_values(option)
+    # Imported here: no other command copies a checkpoint.
+    from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
 
-        last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
-        if given or (last is not None and "snapshot_id" in last):
-            taken = _take_over_iceberg(checkpoint, new_checkpoint, table, source, given)
-        else:
-            from streaming_source.cli.take_over_delta import take_over_delta
+    last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
+    if given or (last is not None and "snapshot_id" in last):
+        taken = _take_over_iceberg(checkpoint, new_checkpoint, table, source, given)
+    else:
+        from streaming_source.cli.take_over_delta import take_over_delta
 
-            taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
+        taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
     goes_on = _goes_on(taken.next_batch)
     typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, parsed_offset, state_at
-from streaming_source.connectors.kafka import KafkaSource
+from streaming_source.connectors import KafkaSource  # first: its error names the extra that is missing
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
 from streaming_source.connectors.kafka.subscription import Partition

@@ -8,7 +8,7 @@ import pyarrow as pa
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.cli.copied_checkpoint import parsed_offset
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
-from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors import DeltaSource  # first: its error names the extra that is missing
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
 from streaming_source.connectors.tables.lister import TableFile
 from streaming_source.exceptions import OptionError

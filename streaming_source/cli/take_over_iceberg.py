@@ -5,7 +5,7 @@ from __future__ import annotations
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.cli.copied_checkpoint import parsed_offset
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
-from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.connectors import IcebergSource  # first: its error names the extra that is missing
 from streaming_source.connectors.iceberg.catalog import DEFAULT_CATALOG, CatalogProperties
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL
 from streaming_source.connectors.iceberg.spark_offset import SparkIcebergOffset

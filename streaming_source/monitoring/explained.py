@@ -109,11 +109,12 @@ class ExplainedQuery:
             if events := source.story(split_id):
                 return SplitStory(split_id, events)
         known = {split.split_id for one in self.sources for at in one.history for split in at.explanation.splits}
+        if not known:
+            raise UnknownSplitError(f"split {split_id!r}: no split of this query is known yet; wait for a micro-batch")
         near = get_close_matches(split_id, known, 1) or sorted(known)[:1]
-        example = f", {near[0]!r} for example" if near else ""
         raise UnknownSplitError(
             f"split {split_id!r} is in no micro-batch that is known of this query; give one of its "
-            f"{len(known):,}{example}"
+            f"{len(known):,}, {near[0]!r} for example"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -13,9 +13,16 @@ from typing import Any, Self, TypeAlias
 from pyarrow import fs
 
 from alignment.explain import LastBatch
-from streaming_source.exceptions import CheckpointError, DataLossError
-from streaming_source.monitoring.offset_log import OffsetLog
-from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, report_of_offset
+from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
+from streaming_source.monitoring.offset_log import RESTORE, OffsetLog
+from streaming_source.monitoring.report import (
+    Offset,
+    WatermarkReport,
+    check_version,
+    micros_of,
+    parsed,
+    report_of_offset,
+)
 
 __all__ = ["CheckpointBatches", "MicroBatch", "Statistics"]
 
@@ -216,9 +223,9 @@ class CheckpointBatches:
             if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
                 reports.append(None)
                 continue
-            if place not in since or since[place][0] != offset["watermark"]:
-                since[place] = offset["watermark"], at_us
-            reports.append(report_of_offset(offset, at_us, since[place][1], last))
+            if place not in since or since[place][0] != offset.get("watermark"):
+                since[place] = offset.get("watermark"), at_us
+            reports.append(self._report(number, offset, at_us, since[place][1], last))
         batch = MicroBatch(
             number=number,
             planned_at_us=at_us,
@@ -230,3 +237,16 @@ class CheckpointBatches:
             announced=tuple(map(_announced, offsets)),
         )
         return _Kept(files, batch, since, last)
+
+    def _report(self, number: int, offset: Offset, *known: Any) -> WatermarkReport:
+        """Return the report in an offset; an `OffsetError` with its file if it is damaged, or of a newer version."""
+        name = f"{self._log.checkpoint}/offsets/{number}"
+        try:
+            check_version(offset)
+            return report_of_offset(offset, *known)
+        except OffsetError as error:
+            raise OffsetError(f"{name}: {error}") from None
+        except ValueError:
+            raise OffsetError(
+                f"{name} is damaged: its offset of {offset['source']} has fields that no such offset has; {RESTORE}"
+            ) from None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyarrow import ArrowInvalid, fs
 
 from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
 
-__all__ = ["LoggedBatch", "OffsetLog"]
+__all__ = ["RESTORE", "LoggedBatch", "OffsetLog"]
+
+RESTORE: Final = "restore it from a copy of the checkpoint"
+"""What to do about a damaged file."""
 
 
 class LoggedBatch(NamedTuple):
@@ -64,13 +67,20 @@ class OffsetLog:
         return self._files("offsets")
 
     def read(self, batch: int) -> LoggedBatch:
-        """Read one micro-batch; raises a `DataLossError` if Spark has removed it."""
+        """Read one micro-batch; a `DataLossError` if Spark has removed it, an `OffsetError` if the file is damaged."""
         name, text = f"{self.checkpoint}/offsets/{batch}", self.text(f"offsets/{batch}")
         if text is None:
             raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
-        version, metadata, *offsets = text.splitlines() if "\n" in text else (text, "")
+        version, *lines = text.rstrip("\n").split("\n")
+        if not version:
+            raise OffsetError(f"{name} is empty; {RESTORE}")
         if version not in ("v1", "v2"):
-            raise OffsetError(f"{name} is of version {version!r}: only v1 and v2 are read")
+            raise OffsetError(
+                f"{name} is of version {version!r}, and v1 and v2 are read; upgrade this library, or {RESTORE}"
+            )
+        metadata, *offsets = lines or [""]
+        if not offsets:
+            raise OffsetError(f"{name} is damaged: it has no source; {RESTORE}")
         if version == "v2":
             # Each offset follows the name of its source.
             offsets = [offset.partition(":")[2] for offset in offsets]
@@ -80,16 +90,20 @@ class OffsetLog:
             known = json.loads(metadata)
             return LoggedBatch(known["batchTimestampMs"] * 1000, known["batchWatermarkMs"] * 1000, found)
         except (ValueError, KeyError, TypeError) as error:
-            raise OffsetError(f"{name} is damaged: {error!r}") from error
+            raise OffsetError(f"{name} is damaged: {error!r}; {RESTORE}") from None
 
     def _files(self, folder: str) -> dict[int, fs.FileInfo]:
         selector = fs.FileSelector(f"{self.root}/{folder}", allow_not_found=True)
         return {int(info.base_name): info for info in self.files.get_file_info(selector) if info.base_name.isdigit()}
 
     def text(self, name: str) -> str | None:
-        """Read a file of the checkpoint; None if there is none of that name."""
+        """Read a file of the checkpoint; None if there is none of that name, an `OffsetError` if it is no text."""
         try:
             with self.files.open_input_stream(f"{self.root}/{name}") as stream:
                 return str(stream.read().decode())
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError as error:
+            raise OffsetError(
+                f"{self.checkpoint}/{name} is damaged: byte {error.start} is not of a text; {RESTORE}"
+            ) from None

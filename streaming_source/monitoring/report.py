@@ -30,11 +30,24 @@ from alignment.durations import format_duration, parse_duration_us
 from alignment.explain import Bounds, Explanation, FarRecord, GroupMember, LastBatch, SplitExplanation, WaitsFor
 from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.exceptions import OffsetError
 
-__all__ = ["WatermarkReport", "facts_of", "micros_of", "parsed", "report_of_offset"]
+__all__ = [
+    "OFFSET_VERSION",
+    "Offset",
+    "WatermarkReport",
+    "check_version",
+    "facts_of",
+    "micros_of",
+    "parsed",
+    "report_of_offset",
+]
 
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
+
+OFFSET_VERSION: Final = 1
+"""`v` of the offsets that this library writes, and the latest that it reads."""
 
 _KAFKA: Final = "aligned_kafka"
 _BEHIND: Final = "OffsetsBehindLatest"
@@ -267,6 +280,15 @@ def micros_of(text: str | None, default: int | None = None) -> int:
     return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
 
 
+def check_version(offset: Offset) -> None:
+    """Raise an `OffsetError` for an offset that a newer version of this library wrote."""
+    if not isinstance(offset["v"], int) or offset["v"] > OFFSET_VERSION:
+        raise OffsetError(
+            f"the offset has version {offset['v']!r}, this library reads up to {OFFSET_VERSION}: it was written by a "
+            "newer one; upgrade spark-watermark-alignment"
+        )
+
+
 def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
     """Return what an offset must have in addition to the state, so that `report_of_offset` can restore this. O(n).
 
@@ -326,7 +348,7 @@ def report_of_offset(
         for at, ((split_id, position), entry) in enumerate(zip(places, offset["splits"], strict=True)):
             _, written, status, *more = entry
             if status != "finished":
-                watermark = MIN_WATERMARK if written is None else written
+                watermark = MIN_WATERMARK if written is None else int(written)
                 next_us, place = facts.get("next", {}).get(str(at), (None, None))
                 silent_since_us = more[1] if len(more) > 1 and not behind[at] else None
                 splits.append(
@@ -348,7 +370,7 @@ def report_of_offset(
                     )
                 )
         explanation = Explanation(
-            watermark=MIN_WATERMARK if offset["watermark"] is None else offset["watermark"],
+            watermark=MIN_WATERMARK if offset["watermark"] is None else int(offset["watermark"]),
             at_us=at_us,
             stands_since_us=stands_since_us,
             splits=tuple(splits),
@@ -364,7 +386,7 @@ def report_of_offset(
             needed_bound_us=facts.get("needs"),
             metrics=tuple(facts.get("metrics", {}).items()),
         )
-        return WatermarkReport(offset["source"], offset["n"], explanation)
+        return WatermarkReport(offset["source"], int(offset["n"]), explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
 

@@ -36,7 +36,7 @@ from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OffsetError
-from streaming_source.monitoring.report import facts_of
+from streaming_source.monitoring.report import OFFSET_VERSION, check_version, facts_of
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
@@ -46,7 +46,6 @@ __all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options"]
 LATE_LOG: Final = "late_log"
 """Key of the late log's id in an offset; offsets of a query that never routed lack it."""
 
-_VERSION: Final = 1
 _SHOWN: Final = 200
 """How many characters of an offset an error shows."""
 
@@ -89,7 +88,7 @@ class OffsetCodec:
             splits.append(entry)
         limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
         offset = {
-            "v": _VERSION,
+            "v": OFFSET_VERSION,
             "source": self._source.name,
             "id": self.source_id,
             "n": state.sequence,
@@ -153,11 +152,7 @@ class OffsetCodec:
                 f"this is not an offset of {name}: {_shown(offset)}; the checkpoint belongs to another source: "
                 "use a new checkpointLocation"
             )
-        if not isinstance(offset["v"], int) or offset["v"] > _VERSION:
-            raise OffsetError(
-                f"the offset has version {offset['v']!r}, this library reads up to {_VERSION}: it was written by a "
-                "newer one; upgrade spark-watermark-alignment"
-            )
+        check_version(offset)
         if not self.is_of_source(offset) and not self._continues(offset):
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset.get('id')}), not of this one "

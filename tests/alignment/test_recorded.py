@@ -134,7 +134,7 @@ def test_a_log_that_does_not_say_enough_is_refused(started: dict[str, Any], why:
 
 
 def test_a_folder_must_have_one_log(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="has none: give the file of one run"):
+    with pytest.raises(InvalidArgumentError, match="has no event log; give the file of one run"):
         RecordedWorkload.of_log(tmp_path)
     for name in ("aligned_files-1.jsonl", "aligned_files-2.jsonl"):
         (tmp_path / name).touch()

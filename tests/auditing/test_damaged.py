@@ -84,7 +84,7 @@ DAMAGED: dict[str, tuple[Break, str]] = {
         replaced("offsets/5", "batchWatermarkMs", "batchW"),
         r"offsets/5 is damaged .*; restore it from",
     ),
-    "an empty entry": (emptied("offsets/5"), r"offsets/5 is of version ''.*restore it from a copy"),
+    "an empty entry": (emptied("offsets/5"), r"offsets/5 is empty; restore it from a copy"),
     "a later version": (replaced("offsets/*", "v1", "v9"), r"is of version 'v9', and v1 and v2 are read; upgrade"),
     "a gap": (removed("offsets/5"), r"the offsets of micro-batch 5 are missing; restore it"),
     "no list of files": (without("sources"), r"sources/0 has no log of the files .*; restore it"),

@@ -48,7 +48,7 @@ def test_the_same_seed_prints_the_same_and_lost_reports_take_more_batches() -> N
     [
         (["--max-drift", "5"], "max_drift = '5' is not a duration"),
         (["--max-rows", "0"], "max_rows = '0': must be a number of rows, at least 1"),
-        (["no-such-log"], "no-such-log has none: give the file"),
+        (["no-such-log"], "no-such-log has no event log; give the file"),
         (["no-such-log", "--splits", "3"], "--splits describes a workload, and LOG has one"),
     ],
 )

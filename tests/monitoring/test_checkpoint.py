@@ -87,7 +87,7 @@ def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> Non
     (tmp_path / "offsets").mkdir()
     assert MicroBatch.of_checkpoint(f"file://{tmp_path}") == []
     (tmp_path / "offsets" / "0").write_text("v3\n{}\n-")
-    with pytest.raises(OffsetError, match="offsets/0 is of version 'v3': only v1 and v2 are read"):
+    with pytest.raises(OffsetError, match="offsets/0 is of version 'v3', and v1 and v2 are read; upgrade"):
         MicroBatch.of_checkpoint(str(tmp_path))
 
 
