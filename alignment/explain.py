@@ -165,7 +165,8 @@ class SplitExplanation(NamedTuple):
     the bound than another drift, else None; `place` where that record is, as the connector calls it, if it does.
     `locked` records are there that cannot be read yet, of transactions that are open. Of a split without a watermark
     `invalid` positions were read, and no record there has an event time. `far` is the record that brought its watermark
-    into the future, where it did and that is known.
+    into the future, where it did and that is known. `is_outlier` if the record at `next_us` is far from those of its
+    own split around it.
     """
 
     split_id: str
@@ -182,6 +183,7 @@ class SplitExplanation(NamedTuple):
     locked: int = 0
     invalid: int = 0
     far: FarRecord | None = None
+    is_outlier: bool = False
 
     @property
     def next_place(self) -> str:
@@ -208,7 +210,8 @@ class Explanation:
     `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
     reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
     since when; None where that is not known. With a bound of `needed_bound_us` no record would have been late that a
-    split delivered while it was read; None where that is not known. `metrics` are numbers of the source, by name.
+    split delivered while it was read; None where that is not known. `metrics` are numbers of the source, by name. If it
+    `routes_late`, a query of its own reads late records.
     """
 
     watermark: int
@@ -228,6 +231,7 @@ class Explanation:
     away: str | None = None
     needed_bound_us: int | None = None
     metrics: tuple[tuple[str, int], ...] = ()
+    routes_late: bool = False
 
     @property
     def waits_for_group(self) -> bool:
@@ -271,6 +275,21 @@ class Explanation:
     def is_in_the_future(self) -> bool:
         """Whether the watermark is later than the clock, by more than clocks differ."""
         return self.at_us + FUTURE_US < self.watermark < MAX_WATERMARK
+
+    @property
+    def furthest_in_the_future(self) -> SplitExplanation | None:
+        """The split with the latest watermark, if that is later than the clock: the watermark may still follow it."""
+        latest = max(self.splits, key=lambda split: split.watermark, default=None)
+        if latest is None or not self.at_us + FUTURE_US < latest.watermark < MAX_WATERMARK:
+            return None
+        return latest
+
+    @cached_property
+    def silent_since_us(self) -> int | None:
+        """Processing time since which no split that counts has had anything to read; None if one has."""
+        since_us = [split.silent_since_us for split in self.counting if split.waits_for is WaitsFor.RECORDS]
+        known_us = [us for us in since_us if us is not None]
+        return max(known_us) if known_us and len(known_us) == len(self.counting) else None
 
     @property
     def batch_takes_us(self) -> int | None:
@@ -322,9 +341,11 @@ class Explanation:
             return Cause.INVALID if holder.invalid else Cause.EMPTY
         known_us = self.at_us if self.probed_us is None else min(self.probed_us, self.at_us)
         since_us = known_us if holder.silent_since_us is None else holder.silent_since_us
-        if known_us - max(since_us, self.stands_since_us) >= _SOON_US:
-            return Cause.SILENT
         others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.counting)
+        # Where all fell silent with it, nothing is the matter with this one: all that is there has been read.
+        others_went_on = max((split.silent_since_us or 0 for split in self.counting), default=0) >= since_us + _SOON_US
+        if known_us - max(since_us, self.stands_since_us) >= _SOON_US and (others_wait or others_went_on):
+            return Cause.SILENT
         return Cause.SLOWEST if others_wait else Cause.NOTHING
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from alignment.combine import SplitStatus
+from alignment.durations import format_duration
 from alignment.explain import Cause, Explanation, LastBatch, SplitExplanation, WaitsFor
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
@@ -23,7 +24,8 @@ _STANDING_US: Final = _SECOND_US
 
 def sentence(explanation: Explanation) -> str:
     """Why the watermark is where it is, who waits for others, what was late, and what outside of the range. O(n)."""
-    parts = [_main(explanation), *_pinned(explanation), *_at_the_limit(explanation), *_idle_ones(explanation)]
+    parts = [_main(explanation), *_pinned(explanation), *_before_a_leap(explanation)]
+    parts += [*_at_the_limit(explanation), *_idle_ones(explanation)]
     if explanation.away is not None and explanation.cause is not Cause.SOURCE:
         parts.append(f"Not all splits can be reached: {explanation.away}.")
     return " ".join([*parts, *_late(explanation), *_outside(explanation)])
@@ -125,10 +127,19 @@ def _main(explanation: Explanation) -> str:
         return _future(explanation, where)
     first = explanation.holders[0]
     if cause is Cause.NOTHING:
-        return f"{where}: all that is there has been read, and split {first.split_id!r} is the slowest."
+        return f"{where}: {_all_is_read(explanation, first)}."
     others = len(explanation.holders) - 1
     holder = f"split {first.split_id!r}" + (f" (and {others} more)" if others else "")
     return f"{where} because {holder} {_why(explanation, first)}{_idle(explanation, first)}."
+
+
+def _all_is_read(explanation: Explanation, slowest: SplitExplanation) -> str:
+    """That nothing is wrong; if nothing has come for a while, since when, and what becomes of the slowest split."""
+    text, since_us = "all that is there has been read", explanation.silent_since_us
+    if since_us is None or explanation.at_us - since_us < _STANDING_US:
+        return f"{text}, and split {slowest.split_id!r} is the slowest"
+    text += f", nothing has come since {moment(since_us, explanation.watermark)}, and split {slowest.split_id!r}"
+    return f"{text} is the slowest{_idle(explanation, slowest)}"
 
 
 def _ended(explanation: Explanation) -> str:
@@ -277,10 +288,10 @@ def _member(explanation: Explanation) -> str:
 def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
     idle_at_us = None if explanation.cause is Cause.SLOWEST else explanation.idle_at_us(holder)
     if idle_at_us is None:
-        never = (
-            explanation.cause in (Cause.SILENT, Cause.EMPTY, Cause.INVALID)
-            and explanation.bounds.idle_timeout_us is None
+        holds_others = explanation.cause in (Cause.SILENT, Cause.EMPTY, Cause.INVALID) or (
+            explanation.cause is Cause.NOTHING and any(s.holds_us > holder.holds_us for s in explanation.counting)
         )
+        never = holds_others and explanation.bounds.idle_timeout_us is None
         return "; without idleTimeout it never becomes idle" if never else ""
     if explanation.end is not None and not explanation.is_draining:
         return ""
@@ -293,15 +304,29 @@ def _idle(explanation: Explanation, holder: SplitExplanation) -> str:
 
 
 def _future(explanation: Explanation, where: str) -> str:
-    latest = max(explanation.splits, key=lambda split: split.watermark, default=None)
+    latest = explanation.furthest_in_the_future
     ahead = duration_text(explanation.watermark - explanation.at_us)
-    record = "a record is dated so"
-    if latest is not None and latest.far is not None:
-        far = latest.far
-        record = f"a record of split {latest.split_id!r}, at {far.place}, is dated {moment(far.time_us)}"
-    elif latest is not None:
-        record = f"a record of split {latest.split_id!r}, before position {latest.position}, is dated so"
+    record = "a record is dated so" if latest is None else _far_record(latest)
     return f"{where}, {ahead} in the future: {record}, and whatever follows in time is late."
+
+
+def _far_record(split: SplitExplanation) -> str:
+    if split.far is None:
+        return f"a record of split {split.split_id!r}, before position {split.position}, is dated so"
+    return f"a record of split {split.split_id!r}, at {split.far.place}, is dated {moment(split.far.time_us)}"
+
+
+def _before_a_leap(explanation: Explanation) -> list[str]:
+    """A split that is in the future already, while others still hold the watermark."""
+    latest = explanation.furthest_in_the_future
+    if latest is None or explanation.is_in_the_future or explanation.watermark == MAX_WATERMARK:
+        return []
+    ahead, holders = duration_text(latest.watermark - explanation.at_us), explanation.held_by
+    when = f" when {named(holders)} {'are' if holders[1:] else 'is'} idle or has come that far" if holders else ""
+    return [
+        f"Split {latest.split_id!r} is at {moment(latest.watermark)}, {ahead} in the future: {_far_record(latest)}. "
+        f"The watermark leaps there{when}, and whatever follows in time is late then."
+    ]
 
 
 def _pinned(explanation: Explanation) -> list[str]:
@@ -316,15 +341,14 @@ def _pinned(explanation: Explanation) -> list[str]:
 
 def _at_the_limit(explanation: Explanation) -> list[str]:
     paused = [s for s in explanation.splits if s.waits_for is WaitsFor.DRIFT and s.next_us is None]
-    drift_us, delay_us = explanation.bounds.max_drift_us, explanation.bounds.out_of_orderness_us
+    drift_us = explanation.bounds.max_drift_us
     if not paused:
         return []
     verb = "wait" if paused[1:] else "waits"
     text = f"{named([split.split_id for split in paused])} {verb} at the limit"
-    lowest_us = min((split.watermark for split in explanation.counting), default=MIN_WATERMARK)
-    if drift_us is not None and lowest_us > MIN_WATERMARK:
-        ahead_us = max(split.watermark for split in paused) - lowest_us + (delay_us or 0)
-        text += f", {duration_text(ahead_us)} of {duration_text(drift_us)} ahead"
+    if drift_us is not None and explanation.watermark > MIN_WATERMARK:
+        ahead_us = max(split.watermark for split in paused) - explanation.watermark
+        text += f", {duration_text(ahead_us)} ahead of the watermark (maxDrift {format_duration(drift_us)})"
     return [f"{text}."]
 
 

@@ -273,6 +273,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             group=None if waits_for is None else waits_for.slowest_at(explanation.at_us),
             batch=self._batch,
             reads=self._source.identity[:_SHOWN],
+            routes_late=self._rules.routes_late,
         )
 
     def ranges(

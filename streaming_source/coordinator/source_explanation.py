@@ -31,7 +31,14 @@ def with_source(
     """
     known, host = state.by_id(), runtime.host
     available = runtime.engine.available() if host.known_ends else {}
-    splits = _in_source_positions(explanation.splits, known, available, runtime.event_times, host.known_ends)
+    index, bound_us = runtime.engine.index, explanation.bounds.out_of_orderness_us or 0
+    marked = [
+        split._replace(is_outlier=True)
+        if split.next_us is not None and strange.is_outlier(split, index, runtime.event_times, bound_us)
+        else split
+        for split in explanation.splits
+    ]
+    splits = _in_source_positions(marked, known, available, runtime.event_times, host.known_ends)
     if far := strange.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.explain import FUTURE_US, FarRecord
+from alignment.explain import FUTURE_US, FarRecord, SplitExplanation
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.timestamps import NO_TIMESTAMP
@@ -20,18 +20,25 @@ __all__ = ["StrangeTimes"]
 _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000
 """Event times are loaded of at most so many splits of a micro-batch, with at most so many records each."""
+_NEIGHBOURS: Final = 1_000
+"""Records behind one that is far ahead, by which it is found to be an outlier or not."""
+_FAR: Final = 10
+"""An outlier is so many times further from its neighbours than these lie apart, or may be out of order."""
 
 
 class StrangeTimes:
     """Records that stand out, of the splits in work.
 
-    `far` has by split id the first record that brought the watermark of its split into the future. `needed_bound_us` is
+    `far` has by split id the first record that brought the watermark of its split into the future, and `is_outlier` is
+    of the next record of a split that is not read because it lies far ahead. `needed_bound_us` is
     the smallest bound on out-of-orderness with which none of the late records would have been late that a split
     delivered while it was read; None if there was none. Neither is known where only readers know event times.
     """
 
     def __init__(self) -> None:
         self.far: dict[str, FarRecord] = {}
+        # By split: the position of the next record that was looked at, the end of what was known then, the answer.
+        self._outliers: dict[str, tuple[int, int, bool]] = {}
         self.needed_bound_us: int | None = None
 
     def note(
@@ -64,10 +71,29 @@ class StrangeTimes:
             needed_us = _disorder(times, int(before.watermarks[slot]) + bound_us + 1)
             self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
 
+    def is_outlier(
+        self, split: SplitExplanation, index: EventTimeIndex, event_times: EventTimeProvider[Any], bound_us: int
+    ) -> bool:
+        """Return whether the next record of a split, at its `next_us`, is far from those of the split around it.
+
+        Its position is a number of the index. `bound_us` bounds how far records are out of order. It is so only where
+        records behind it lie before it, and near those that were read. Loads the times of what is behind it, once.
+        """
+        split_id, start, stop = split.split_id, split.position, split.position + min(split.behind, _NEIGHBOURS + 1)
+        if split.next_us is None or not event_times.knows_each:
+            return False
+        position, end, answer = self._outliers.get(split_id, (-1, -1, False))
+        if (position, end) != (start, stop):
+            behind = index.times_between(split_id, start, stop)[1:]
+            answer = _stands_out(split.next_us, split.watermark, behind[behind != NO_TIMESTAMP], bound_us)
+            self._outliers[split_id] = start, stop, answer
+        return answer
+
     def forget(self, split_ids: Iterable[str]) -> None:
         """Forget splits that are no longer in work."""
         for split_id in split_ids:
             self.far.pop(split_id, None)
+            self._outliers.pop(split_id, None)
 
 
 def _loaded(
@@ -81,6 +107,15 @@ def _loaded(
     for slot in np.flatnonzero(wanted & (rows > 0) & (rows <= _MOST_RECORDS))[:_MOST_SPLITS].tolist():
         start, stop = int(before.positions[slot]), int(plan.after.positions[slot])
         yield slot, start, index.times_between(before.split_ids[slot], start, stop)
+
+
+def _stands_out(time_us: int, watermark: int, behind: Int64Array, bound_us: int) -> bool:
+    """Return whether a time is far from those behind it, and from the latest before it, which its split had read."""
+    if not behind.size:
+        return False
+    around = behind if watermark == MIN_WATERMARK else np.append(behind, watermark + bound_us + 1)
+    latest = int(around.max())
+    return time_us - latest > _FAR * max(latest - int(around.min()), bound_us)
 
 
 def _disorder(times: Int64Array, latest_us: int) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
+from alignment.explain import FUTURE_US, Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.monitoring.report import WatermarkReport
@@ -24,6 +24,9 @@ __all__ = ["Advice", "advice_on"]
 
 _FEW: Final = 3
 """Micro-batches that make a trend."""
+_LONG: Final = 10
+_LONG_US: Final = 60_000_000
+"""Micro-batches, and the time, in which a backlog must have grown: at the start it does because it is being found."""
 _DAY_S: Final = 86_400
 _YEAR_US: Final = 365 * 86_400_000_000
 _UNIT_YEARS: Final = 500
@@ -252,11 +255,14 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             f"idle. A longer idleTimeout than {format_duration(bounds.idle_timeout_us)} would have waited for them.",
         )
     if joined:
+        kept = "late=route keeps such records for late_records"
+        if reports[-1].routes_late:
+            kept = "They are kept: late_records(frame, checkpoint) reads them"
         yield Advice(
             "late",
             f"{counted(joined.total(), 'record')} of {named(joined)} came late because the split was found when the "
-            "watermark was past them already: no bound helps there. late=route keeps such records for late_records; "
-            "to count them in their windows start with a new checkpoint.",
+            f"watermark was past them already: no bound helps there. {kept}; to count them in their windows start with "
+            "a new checkpoint.",
         )
 
 
@@ -281,7 +287,7 @@ def _invalid(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
     last = reports[-1]
-    if last.cause not in (Cause.SILENT, Cause.EMPTY, Cause.INVALID):
+    if last.cause not in (Cause.SILENT, Cause.EMPTY, Cause.INVALID) or last.furthest_in_the_future is not None:
         return
     timeout_us, holder = last.bounds.idle_timeout_us, last.holders[0]
     idle_at_us = last.idle_at_us(holder)
@@ -330,8 +336,7 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
     ahead = [split for split in last.splits if split.next_us is not None]
     if ahead:
         yield _pinned(last, max(ahead, key=lambda split: split.next_us or 0))
-    elif last.is_in_the_future:
-        split = max(last.splits, key=lambda split: split.watermark)
+    if (split := last.furthest_in_the_future) is not None:
         known = [one for report in reports for one in report.splits if one.split_id == split.split_id]
         first = next((a for a, b in pairwise(known) if a.watermark < b.watermark == split.watermark), None)
         behind = min((one.position for one in known if one.watermark == split.watermark), default=split.position)
@@ -344,24 +349,48 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
             record = f"The record at {far.place} of split {split.split_id!r} is dated {moment(far.time_us)}"
         yield Advice(
             "maxFutureSkew",
-            f"{record}. Watermarks never go back: begin with a new checkpoint, and with maxFutureSkew, '1 hour' say. "
+            f"{record}. {_leap(last)}begin with a new checkpoint, and with maxFutureSkew, '1 hour' say. "
             "Records that are further ahead of the clock are then invalid: they move no watermark, and "
             "invalidTimestamp decides what becomes of them.",
         )
+
+
+def _leap(last: Explanation) -> str:
+    """What a split in the future does to the watermark, or has done."""
+    if last.is_in_the_future or not last.holders:
+        return "Watermarks never go back: "
+    idle_us = [us for us in map(last.idle_at_us, last.holders) if us is not None]
+    until = f" until {moment(max(idle_us), last.at_us)}, when it is idle," if idle_us else ""
+    return (
+        f"The watermark has not followed yet, since {named(last.held_by)} holds it{until} and nothing is late before "
+        "it does: a shorter idleTimeout would let it leap at once. Stop the query before that, "
+    )
 
 
 def _pinned(last: Explanation, split: SplitExplanation) -> Advice:
     next_us = split.next_us or 0
     record = f"The record at {split.next_place} of split {split.split_id!r}, of {moment(next_us)},"
     waiting = "all records behind it wait until the others have come that far"
-    if next_us <= last.at_us:
-        text = f"{record} lies far ahead of what the others have: {waiting}. Correct or remove it at its source."
-        return Advice("data", text)
+    if next_us > last.at_us + FUTURE_US:
+        return Advice(
+            "maxFutureSkew",
+            f"{record} is from the future: {waiting}. Give maxFutureSkew, '1 hour' say, and invalidTimestamp=null or "
+            "drop: what is further ahead of the clock then moves no watermark and holds back no split. Or correct the "
+            "record at its source.",
+        )
+    if split.is_outlier:
+        return Advice(
+            "data",
+            f"{record} lies far ahead of those before and behind it in its split, and {waiting}. See whether its event "
+            "time is right; if not, correct or remove it at its source.",
+        )
+    slowest_us = min((one.watermark for one in last.counting if one.watermark > MIN_WATERMARK), default=next_us)
+    ahead, drift = duration_text(next_us - slowest_us), format_duration(last.bounds.max_drift_us or 0)
     return Advice(
-        "maxFutureSkew",
-        f"{record} is from the future: {waiting}. Give maxFutureSkew, '1 hour' say, and invalidTimestamp=null or drop: "
-        "what is further ahead of the clock then moves no watermark and holds back no split. Or correct the record at "
-        "its source.",
+        "maxDrift",
+        f"{record} is {ahead} ahead of the slowest split, and maxDrift is {drift}: less than what lies between two "
+        "records of that split, or than a gap in it. It is read when the slowest split has come that far, is idle, or "
+        f"has ended; a maxDrift of more than {ahead} reads it now, for more state.",
     )
 
 
@@ -371,9 +400,11 @@ def _read_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
     limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
     if max_rows is None or not limited:
         return
-    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], limited[0])]
-    grows = behind[1] > behind[0]
-    if len(limited) < _FEW or not grows:
+    # In both halves: a backlog that is found in the first one does not come in.
+    middle = limited[len(limited) // 2]
+    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], middle, limited[0])]
+    grows = behind[0] < behind[1] < behind[2] and limited[0].at_us - limited[-1].at_us >= _LONG_US
+    if len(limited) < _LONG or not grows:
         if last.cause is Cause.ROWS:
             yield Advice(
                 "maxRowsPerTrigger",
@@ -381,12 +412,12 @@ def _read_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
                 "do where it shrinks; a larger maxRowsPerTrigger reads it sooner.",
             )
         return
-    come = -(-(behind[1] - behind[0] + _read(limited)) // (len(limited) - 1))
+    come = -(-(behind[2] - behind[0] + _read(limited)) // (len(limited) - 1))
     yield Advice(
         "maxRowsPerTrigger",
-        f"The backlog has grown from {behind[0]:,} to {behind[1]:,} records in {len(limited) - 1} micro-batches of at "
-        f"most {max_rows:,}: about {come:,} come in from one to the next, so this query never catches up. Give a "
-        f"maxRowsPerTrigger of more than {come:,}, or trigger more often.",
+        f"The backlog has grown from {behind[0]:,} to {behind[2]:,} records in {len(limited) - 1} micro-batches of at "
+        f"most {max_rows:,}: about {come:,} come in from one to the next, so this query does not catch up as it is. "
+        f"Give a maxRowsPerTrigger of more than {come:,}, or trigger more often.",
     )
 
 

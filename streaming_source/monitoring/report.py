@@ -7,10 +7,11 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
-not empty: `others` (splits that wait for something else), `holds`, `next`, `locked`, `invalid` and `far` (see
-`SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
+not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid` and `far`
+(see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
 `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records of the
-micro-batch, `reads` is what the source reads, and `needs` the bound with which no record would have been late.
+micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, and `late`
+is the option, if that is `route`.
 """
 
 from __future__ import annotations
@@ -112,6 +113,7 @@ class WatermarkReport:
             "rowsLate": explanation.late,
             "rowsBehind": sum(split.behind for split in explanation.splits),
             "metrics": self._metrics() or None,
+            "late": "route" if explanation.routes_late else None,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
         return {**_known(found), "splits": splits}
@@ -150,6 +152,7 @@ class WatermarkReport:
                 away=found.get("away"),
                 needed_bound_us=_duration_of(found.get("neededBound")),
                 metrics=_metrics_from(found.get("metrics", {})),
+                routes_late=found.get("late") == "route",
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -185,6 +188,8 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["invalid"] = split.invalid
     if split.far is not None:
         found["farRecord"] = {"time": _text(split.far.time_us), "place": split.far.place}
+    if split.is_outlier:
+        found["isOutlier"] = True
     return found if split.place is None else found | {"place": split.place}
 
 
@@ -205,6 +210,7 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         locked=found.get("rowsLocked", 0),
         invalid=found.get("invalid", 0),
         far=_far_from_json(found["farRecord"]) if "farRecord" in found else None,
+        is_outlier=found.get("isOutlier", False),
     )
 
 
@@ -321,7 +327,9 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "away": explanation.away,
         "invalid": {str(at): split.invalid for at, split in splits.items() if split.invalid},
         "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
+        "outliers": [at for at, split in splits.items() if split.is_outlier],
         "needs": explanation.needed_bound_us,
+        "late": "route" if explanation.routes_late else None,
         "metrics": dict(explanation.metrics),
         "places": None if all(map(eq, places, _places(offset))) else places,
     }
@@ -367,6 +375,7 @@ def report_of_offset(
                         locked=facts.get("locked", {}).get(str(at), 0),
                         invalid=facts.get("invalid", {}).get(str(at), 0),
                         far=FarRecord(*far) if (far := facts.get("far", {}).get(str(at))) else None,
+                        is_outlier=at in facts.get("outliers", ()),
                     )
                 )
         explanation = Explanation(
@@ -385,6 +394,7 @@ def report_of_offset(
             away=facts.get("away"),
             needed_bound_us=facts.get("needs"),
             metrics=tuple(facts.get("metrics", {}).items()),
+            routes_late=facts.get("late") == "route",
         )
         return WatermarkReport(offset["source"], int(offset["n"]), explanation)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

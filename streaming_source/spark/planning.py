@@ -298,7 +298,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
         alignment.max_drift_us,
         alignment.update_interval_us,
         monotonic_us,
-        name=source.name,
+        name=f"{source.name} {source.identity[:_SHOWN]}",
         in_one_query=rules.in_one_query,
     )
 

@@ -74,7 +74,9 @@ def test_a_split_with_nothing_to_read_holds_the_watermark_and_is_idle_in_a_while
     source = Source()
     source.add("a", 10, 20)
     source.add("b", *range(10, 60))
-    explained = source.explain(after_s=19)
+    source.explain(after_s=10)
+    source.add("b", 61)
+    explained = source.explain(after_s=9)
     assert explained.held_by == ("a",)
     assert sentence(explained) == (
         "The watermark stands at 1970-01-01 00:00:17 UTC because split 'a' has delivered nothing since 00:01:40; it "
@@ -82,10 +84,42 @@ def test_a_split_with_nothing_to_read_holds_the_watermark_and_is_idle_in_a_while
     )
 
 
+def test_a_source_whose_splits_have_nothing_to_read_since_the_same_time_is_well_and_says_since_when() -> None:
+    source = Source()
+    source.add("a", 10, 20)
+    source.add("b", *range(10, 60))
+    explained = source.explain(after_s=19)
+    assert (explained.cause, explained.held_by) == (Cause.NOTHING, ("a",))
+    assert sentence(explained) == (
+        "The watermark is at 1970-01-01 00:00:17 UTC: all that is there has been read, nothing has come since "
+        "00:01:40, and split 'a' is the slowest; it becomes idle in 41 s, at 00:02:40. Nothing has come late."
+    )
+
+
 def test_where_no_split_is_ever_idle_none_becomes_so() -> None:
     source = Source(idle_s=None)
     source.add("a", 10)
+    source.add("b", 20)
     assert "; without idleTimeout it never becomes idle." in sentence(source.explain(after_s=3))
+    source.add("b", 21)
+    explained = source.explain(after_s=3)
+    assert explained.cause is Cause.SILENT
+    assert "; without idleTimeout it never becomes idle." in sentence(explained)
+
+
+def test_a_split_that_is_in_the_future_is_named_before_the_watermark_follows_it() -> None:
+    source = Source()
+    source.add("a", 10, 20)
+    source.add("b", 10, 4_000_000, 12)
+    source.explain(after_s=10)
+    source.add("b", 30)
+    explained = source.explain(after_s=9)
+    assert (explained.cause, explained.held_by) == (Cause.SILENT, ("a",))
+    assert (
+        "Split 'b' is at 1970-02-16 07:06:37 UTC, 46 days 7 h in the future: a record of split 'b', before position 4, "
+        "is dated so. The watermark leaps there when 'a' is idle or has come that far, and whatever follows in time is "
+        "late then."
+    ) in sentence(explained)
 
 
 def test_a_split_without_a_record_lets_there_be_no_watermark() -> None:
@@ -117,7 +151,8 @@ def test_splits_at_the_limit_are_named_with_the_limit() -> None:
         source.add(fast, *range(10, 60))
     explained = source.explain()
     assert waits(explained) == {"slow": "records", "f1": "drift", "f2": "drift", "f3": "drift", "f4": "drift"}
-    assert "'f1', 'f2', 'f3' and 1 more wait at the limit, 4 s of 5 s ahead." in sentence(explained)
+    at_the_limit = "'f1', 'f2', 'f3' and 1 more wait at the limit, 2 s ahead of the watermark (maxDrift 5 seconds)."
+    assert at_the_limit in sentence(explained)
 
 
 def test_an_open_transaction_a_read_limit_another_source_and_waiting_splits_are_told_apart() -> None:

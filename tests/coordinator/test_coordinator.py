@@ -322,7 +322,7 @@ def test_a_split_that_was_assigned_since_the_last_plan_is_not_available_yet() ->
 
 @pytest.mark.parametrize(
     ("overlap", "nothing", "cause"),
-    [("drop", [], Cause.EMPTY), ("keep", [], Cause.SILENT), ("drop", [None], Cause.INVALID)],
+    [("drop", [], Cause.EMPTY), ("keep", [], Cause.NOTHING), ("drop", [None], Cause.INVALID)],
 )
 def test_records_before_the_range_of_event_times_are_not_said_to_have_none(
     overlap: Overlap, nothing: list[None], cause: Cause

@@ -428,7 +428,7 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         gap_in_event_time,
-        (Situation("a split makes a leap", "drift", "a", ("data",), ("row 0 of", "a/part-002.parquet")),),
+        (Situation("a split makes a leap", "drift", "a", ("maxDrift",), ("row 0 of", "a/part-002.parquet")),),
         is_quick=True,
     ),
     Course(
@@ -519,7 +519,7 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         seconds_as_milliseconds,
-        (Situation("seconds are read as milliseconds", "silent", "a", ("timestampUnit", "any"), ("of 1970",)),),
+        (Situation("seconds are read as milliseconds", "nothing", "a", ("timestampUnit",), ("of 1970",)),),
     ),
     Course(
         milliseconds_as_seconds,
@@ -539,9 +539,9 @@ COURSES: tuple[Course, ...] = (
         (
             Situation(
                 "records are late",
-                "silent",
+                "nothing",
                 "a",
-                ("maxOutOfOrderness", "idleTimeout"),
+                ("maxOutOfOrderness",),
                 ("Raise it, to 11 seconds at least", "advise(frame)"),
             ),
         ),

@@ -301,7 +301,7 @@ def dead_group_member(folder: Path) -> Situation:
 
 def read_limit_too_small(folder: Path) -> Situation:
     query = Situation(folder, {"carrier=HA": records(range(20)), "carrier=UA": records(range(20))}, max_rows=10)
-    for second in range(20, 100, 10):
+    for second in range(20, 130, 10):
         query.run(1)
         query.clock.advance("10 seconds")
         for split_id in ("carrier=HA", "carrier=UA"):

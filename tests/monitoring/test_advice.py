@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from alignment.explain import Explanation
+import pytest
+
+from alignment.combine import SplitStatus
+from alignment.explain import Explanation, SplitExplanation, WaitsFor
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.monitoring.advice import advice_on
 from streaming_source.monitoring.report import WatermarkReport
 from tests.monitoring.situations import SECOND, Situation, at, records
@@ -53,7 +58,8 @@ def test_late_records_of_a_split_that_joins_are_put_down_to_its_joining(tmp_path
 
 def test_a_long_idle_timeout_is_named_where_it_is_waited_for(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": records([0]), "b": records(range(90))}, idle="1 hour").run()
-    query.let_pass(30)
+    second = iter(range(90, 1000))
+    query.let_pass(30, lambda: query.source.go_on("b", at(next(second))))
     assert "holds the watermark until 11:00:00. A shorter one releases it earlier" in advice(query)["idleTimeout"]
 
 
@@ -83,11 +89,79 @@ def test_the_advice_on_a_bound_that_is_too_small_names_where_to_find_a_better_on
     assert "streaming_source.advise(frame)" in found
 
 
-def test_a_record_far_ahead_that_is_not_from_the_future_is_told_from_one_that_is(tmp_path: Path) -> None:
+def test_a_record_that_is_far_from_its_neighbours_is_to_be_looked_at(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": records([0, 1, 3600, 2]), "b": records(range(4))}, drift="10 seconds", idle=None)
     query.clock.advance("2 hours")
     found = advice(query.run())
     assert "The record at position 2 of split 'a', of 2026-01-01 11:00:00 UTC, lies far ahead" in found["data"]
+    assert set(found) == {"data"}
+
+
+@pytest.mark.parametrize("drift", ["1 second", "1 millisecond"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(range(3600, 36_000, 3600), id="regular ones, an hour apart"),
+        pytest.param([3600], id="the last one"),
+        pytest.param([3600, 3601, 3602], id="behind a gap"),
+        pytest.param([5, 3, 4], id="a little out of order"),
+        pytest.param([4000, 3000, 5000, 2000], id="out of order as all are"),
+    ],
+)
+def test_a_record_that_is_only_beyond_max_drift_is_not_to_be_removed(
+    drift: str, others: Iterable[float], tmp_path: Path
+) -> None:
+    query = Situation(tmp_path, {"sensor": records([0, *others]), "ended": records([0])}, drift=drift, idle="3 days")
+    query.clock.advance("1 day")
+    found = advice(query.run())
+    assert set(found) == {"maxDrift"}
+    assert f"ahead of the slowest split, and maxDrift is {drift}: less than what lies between two" in found["maxDrift"]
+    assert "remove" not in found["maxDrift"]
+
+
+def test_no_shorter_timeout_is_advised_where_the_watermark_would_leap_into_the_future(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records([0]), "b": records([0])}).run()
+    query.clock.advance("1 second")
+    query.source.go_on("b", at(1), 3_313_526_400 * SECOND, at(2))
+    query.run()
+    second = iter(range(3, 100))
+    query.let_pass(10, lambda: query.source.go_on("b", at(next(second))))
+    (source,) = query.explain().sources
+    assert (source.report.explanation.cause, source.report.explanation.held_by) == ("silent", ("a",))
+    assert "Split 'b' is at 2074-12-31" in source.report.sentence
+    found = advice(query)
+    assert set(found) == {"maxFutureSkew"}
+    assert found["maxFutureSkew"].startswith(
+        "The record at position 2 of split 'b' is dated 2075-01-01 00:00:00 UTC. The watermark has not followed yet, "
+        "since 'a' holds it until 10:01:00, when it is idle, and nothing is late before it does: a shorter idleTimeout "
+        "would let it leap at once. Stop the query before that, begin with a new checkpoint, and with maxFutureSkew"
+    )
+
+
+def test_a_backlog_that_is_only_being_found_is_not_said_to_grow_for_ever(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(20))}, max_rows=10)
+    for second in range(20, 100, 20):
+        query.run(1)
+        query.clock.advance("4 seconds")
+        query.source.go_on("a", *records(range(second, second + 20)))
+    query.run(1)
+    (source,) = query.explain().sources
+    assert source.report.explanation.cause == "rows"
+    assert "Nothing to do where it shrinks" in advice(query)["maxRowsPerTrigger"]
+
+
+def test_late_records_that_are_routed_are_said_to_be_kept() -> None:
+    def joined(late: int, routes_late: bool) -> WatermarkReport:
+        none, there = MIN_WATERMARK, at(30)
+        split = SplitExplanation("new", SplitStatus.ACTIVE, there if late else none, none, 3, 0, WaitsFor.RECORDS)
+        explanation = Explanation(at(20), at(40), at(40), (split._replace(late=late),), routes_late=routes_late)
+        return WatermarkReport.from_json(WatermarkReport("aligned_files", late, explanation).to_json())
+
+    (routed,) = advice_on([joined(0, True), joined(2, True)])
+    assert "They are kept: late_records(frame, checkpoint) reads them" in routed.text
+    assert "late=route" not in routed.text
+    (kept,) = advice_on([joined(0, False), joined(2, False)])
+    assert "late=route keeps such records" in kept.text
 
 
 def test_retention_that_comes_near_is_named_with_the_time_left_in_the_progress_too() -> None:

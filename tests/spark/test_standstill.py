@@ -14,8 +14,11 @@ SECOND = 1_000_000
 ACTIVE = SplitStatus.ACTIVE
 
 
-def split(split_id: str, watermark_s: int, waits_for: WaitsFor = WaitsFor.RECORDS) -> SplitExplanation:
-    return SplitExplanation(split_id, ACTIVE, watermark_s * SECOND, watermark_s * SECOND, 1, 0, waits_for, 0)
+def split(
+    split_id: str, watermark_s: int, waits_for: WaitsFor = WaitsFor.RECORDS, since_s: int = 0
+) -> SplitExplanation:
+    watermark, since_us = watermark_s * SECOND, since_s * SECOND
+    return SplitExplanation(split_id, ACTIVE, watermark, watermark, 1, 0, waits_for, since_us)
 
 
 class Query:
@@ -25,7 +28,7 @@ class Query:
         self.now_s = 0
         self.since_s = 0
         self.looks = 0
-        self.splits = [split("a", 1), split("b", 5)]
+        self.splits = [split("a", 1), split("b", 5, since_s=2)]
         self.warning = StandstillWarning(60 * SECOND, self.explain)
 
     def explain(self) -> Explanation:
@@ -55,7 +58,7 @@ def test_a_split_that_holds_the_watermark_for_long_is_named_once(caplog: pytest.
 def test_it_is_said_again_when_another_split_or_something_else_holds_it(caplog: pytest.LogCaptureFixture) -> None:
     query = Query()
     query.let_pass(100)
-    query.splits = [split("a", 9), split("b", 5)]
+    query.splits = [split("a", 9, since_s=100), split("b", 5, since_s=2)]
     query.since_s = query.now_s
     query.let_pass(50)
     assert len(caplog.records) == 1
