@@ -20,10 +20,12 @@ from confluent_kafka.admin import AdminClient
 from tests.class_archives import KAFKA
 from tests.kafka.artifacts import BROKER
 
-__all__ = ["PASSWORD", "USER", "BrokerError", "KafkaBroker"]
+__all__ = ["GUEST", "PASSWORD", "USER", "BrokerError", "KafkaBroker"]
 
 USER, PASSWORD = "kim", "hunter2-kim"
 """Who may come in by the listener with SASL_SSL: by PLAIN, SCRAM-SHA-256, or any unsigned token of OAUTHBEARER."""
+GUEST = "pat"
+"""Who may come in by PLAIN with the same password, or by a token, and has no right but those that a test gives."""
 
 _READY_S = 60
 _STOP_S = 20
@@ -42,10 +44,14 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER
-listener.name.sasl_ssl.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required user_{user}="{password}";
+listener.name.sasl_ssl.plain.sasl.jaas.config={modules}.plain.PlainLoginModule required user_{user}="{password}" \
+    user_{guest}="{password}";
 listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config={modules}.scram.ScramLoginModule required;
 listener.name.sasl_ssl.oauthbearer.sasl.jaas.config={modules}.oauthbearer.OAuthBearerLoginModule required \
     unsecuredLoginStringClaim_sub="{user}";
+# Who comes in without a login, or by the name of `USER`, may do all; everyone else what a test lets them do.
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:{user}
 controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 log.dirs={data}
 auto.create.topics.enable=false
@@ -260,6 +266,7 @@ class KafkaBroker:
                 keystore=self._keystore(),
                 modules="org.apache.kafka.common.security",
                 user=USER,
+                guest=GUEST,
                 password=PASSWORD,
             )
         )

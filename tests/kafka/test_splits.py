@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ class Cluster:
     # Deleted after the topics were listed.
     gone: set[Partition] = field(default_factory=set)
 
-    def topics(self, subscription: Subscription) -> list[KnownTopic]:
+    def topics(self, subscription: Subscription, known: Collection[str] = ()) -> list[KnownTopic]:
         return [
             KnownTopic(name, topic_id, tuple(range(count)))
             for name, (topic_id, count) in sorted(self.there.items())

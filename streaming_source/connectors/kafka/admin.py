@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -10,7 +10,16 @@ from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaExc
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from streaming_source.connectors.kafka.client_config import ClientConfig
-from streaming_source.connectors.kafka.faults import GONE, HOPELESS, REFUSALS, SILENCE, BrokerRetries, code_of
+from streaming_source.connectors.kafka.faults import (
+    GONE,
+    HOPELESS,
+    REFUSALS,
+    SILENCE,
+    BrokerRetries,
+    TopicsRefusedError,
+    code_of,
+    is_answer,
+)
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
 from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.split import KnownTopic
@@ -73,9 +82,13 @@ class KafkaAdmin:
         """Close the connections."""
         self._client = None
 
-    def topics(self, subscription: Subscription) -> list[KnownTopic]:
-        """Return the topics of a subscription that exist, sorted by name. One call; for a pattern two."""
-        return self._call("looking up topics", lambda: self._topics(subscription))
+    def topics(self, subscription: Subscription, known: Collection[str] = ()) -> list[KnownTopic]:
+        """Return the topics of a subscription that exist, sorted by name. One call; for a pattern two.
+
+        With a pattern, `known` topics are looked up by their names too: brokers do not list a topic that the user may
+        not describe any more, but such a topic is not gone.
+        """
+        return self._call("looking up topics", lambda: self._topics(subscription, known))
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
         """Look up offsets; see `subscription.Lookup`. One call for all. Partitions that are gone are left out."""
@@ -122,8 +135,10 @@ class KafkaAdmin:
         self._outage.begin()
         try:
             return self._retries.run(lambda: self._tried(call))
+        except TopicsRefusedError as error:
+            failed = self._current.error(what, error, topics=error.topics)
         except KafkaException as error:
-            fix = "" if self._retries.has_succeeded else _FIRST_CONTACT
+            fix = "" if self._retries.has_succeeded or is_answer(error) else _FIRST_CONTACT
             failed = self._current.error(what, error, more=self._last_trouble, fix=fix)
         raise failed
 
@@ -174,34 +189,41 @@ class KafkaAdmin:
             return
         self._last_trouble = self._current.scrub(f"; the client reports: {error.str()}")
 
-    def _topics(self, subscription: Subscription) -> list[KnownTopic]:
+    def _topics(self, subscription: Subscription, known: Collection[str]) -> list[KnownTopic]:
         client = self._connected()
         names = list(subscription.topics)
         if subscription.kind == "subscribePattern":
             listed = client.list_topics(timeout=self._request_s).topics
-            names = sorted(name for name in listed if subscription.matches(name))
+            names = sorted({*known, *filter(subscription.matches, listed)})
         if not names:
             return []
-        found = []
+        found, refused = list[KnownTopic](), list[str]()
         futures = client.describe_topics(TopicCollection(names), request_timeout=self._request_s)
         for name in sorted(futures):
             try:
                 topic = futures[name].result()
             except KafkaException as error:
-                if code_of(error) not in GONE:
-                    raise
+                cause = error.args[0]
+                if cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    refused.append(name)
+                elif cause.code() not in GONE:
+                    raise KafkaException(KafkaError(cause.code(), f"topic {name!r}: {cause.str()}")) from None
                 continue
             if topic.is_internal and subscription.kind == "subscribePattern":
                 # As in Spark, a pattern does not select internal topics.
                 continue
             topic_id = "" if str(topic.topic_id) == _NO_ID else str(topic.topic_id)
             found.append(KnownTopic(name, topic_id, tuple(sorted(part.id for part in topic.partitions))))
+        if refused:
+            raise TopicsRefusedError(refused)
         return found
 
     def _records(
         self, wanted: Mapping[Partition, int], level: IsolationLevel, *, all_answer: bool
     ) -> dict[Partition, FoundRecord | None]:
         found, failed = self._listed(wanted, level)
+        if refused := {p.topic for p, e in failed.items() if e.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+            raise TopicsRefusedError(refused)
         if failed:
             # The client queries the leaders that it knows. It does not look for new ones by itself: neither for those
             # of partitions that were added since, nor after a broker was killed and came back.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from streaming_source.api.credentials import Credentials
-from streaming_source.connectors.kafka.connection_fixes import fix_of
+from streaming_source.connectors.kafka.connection_fixes import fix_of, fix_of_right
 from streaming_source.connectors.kafka.java_settings import translated
 from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError, SourceError
@@ -126,18 +126,30 @@ class ClientConfig:
         """Return a text without the values of secret settings."""
         return scrubbed(text, {value for name, value in self.settings if SECRET_NAMES.search(name)})
 
-    def error(self, what: str, error: Exception, *, more: str = "", fix: str = "") -> SourceError:
+    def error(
+        self,
+        what: str,
+        error: Exception,
+        *,
+        more: str = "",
+        fix: str = "",
+        topics: Iterable[str] = (),
+        right: str = "Describe",
+    ) -> SourceError:
         """Return the error to raise for an error of the client: what failed, why, and in the last sentence the fix.
 
         It has no secrets. `more` follows the client's report, `fix` is the last sentence if none is known for the
-        report. Raise it `from None`: the client's own error may quote its settings.
+        report; the trouble of a token provider has its own. A broker that refuses the call on `topics` requires the
+        `right` for it. Raise it `from None`: the client's own error may quote its settings.
         """
         cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
         why = f"{cause.str()} ({cause.name()})" if isinstance(cause, KafkaError) else str(cause)
         trouble = "" if self.token_provider is None else self.token_provider.trouble
-        advice = "" if trouble else fix_of(f"{why}{more}", dict(self.settings))
+        if isinstance(cause, KafkaError) and cause.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            fix = fix_of_right(right, topics)
+        advice = "" if trouble else fix_of(f"{why}{more}", dict(self.settings)) or fix
         report = self.scrub(f"{what} at {self.brokers} failed: {why}{more}")
-        return SourceError(f"{report}{trouble}" + (f". {advice or fix}" if advice or fix else ""))
+        return SourceError(f"{report}{trouble}" + (f". {advice}" if advice else ""))
 
     def _tokens(self) -> dict[str, Any]:
         return {} if self.token_provider is None else {"oauth_cb": self.token_provider}

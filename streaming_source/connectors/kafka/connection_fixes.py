@@ -1,15 +1,15 @@
-"""What a user can do about a connection that fails: one sentence, by what the client reports and what was set."""
+"""What a user can do about a connection or a right that is refused: a sentence, by what the client reports."""
 
 from __future__ import annotations
 
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["fix_of"]
+__all__ = ["fix_of", "fix_of_right"]
 
 _LOGIN: Final = (
     "The broker was reached and refuses the login: check kafka.sasl.username, kafka.sasl.password and "
@@ -32,6 +32,8 @@ def fix_of(report: str, settings: Mapping[str, str]) -> str:
     if re.search(r"SASL authentication error|Authentication failed|AUTHENTICATION_FAILED", report):
         mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
         return _TOKEN if mechanism == "OAUTHBEARER" else _LOGIN
+    if "TOPIC_EXCEPTION" in report:
+        return "Names of topics have up to 249 letters, digits, '.', '_' and '-': correct the option that names it"
     if "mac verify failure" in report:
         return "kafka.ssl.keystore.password does not open the file of kafka.ssl.keystore.location: give its password"
     if re.search(r"bad decrypt|bad password", report):
@@ -49,6 +51,18 @@ def fix_of(report: str, settings: Mapping[str, str]) -> str:
             f"The file {path!r} of kafka.{name} is of another format, or may not be read: see docs/from-spark-kafka.md"
         )
     return ""
+
+
+def fix_of_right(right: str, topics: Iterable[str]) -> str:
+    """Return the sentence for topics on which a right is missing: `Describe` to look them up, `Read` to read them."""
+    names = sorted(set(topics))
+    on = f"topic{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+    unknown = " or there is no such topic, which brokers do not tell apart" if right == "Describe" else ""
+    command = f"kafka-acls --add --allow-principal User:NAME --operation Read --topic {names[0]}"
+    return (
+        f"The user of this query lacks the right {right} on {on}{',' if unknown else ''}{unknown}: let an "
+        f"administrator give the right Read, which has Describe in it, by {command!r}"
+    )
 
 
 def _of_certificate(settings: Mapping[str, str]) -> str:

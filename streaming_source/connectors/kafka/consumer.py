@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from streaming_source.api import KeptClients
 from streaming_source.connectors.kafka.client_config import ClientConfig
-from streaming_source.connectors.kafka.faults import GONE, code_of
+from streaming_source.connectors.kafka.faults import GONE, HOPELESS, code_of
 from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["PartitionConsumer"]
@@ -58,16 +58,21 @@ class PartitionConsumer:
                     return None
                 answers = self.client.offsets_for_times(where, timeout=_REQUEST_S)
         except KafkaException as error:
-            failed = self._current.error(f"looking up the offsets of partition {part}", error)
+            failed = self._current.error(f"looking up the offsets of partition {part}", error, topics=[part.topic])
             raise failed from None
         return int(answers[0].offset)
 
     def partitions(self, topic: str) -> frozenset[int] | None:
-        """Return the partitions of a topic, none if there is no such topic; None if the brokers do not answer."""
+        """Return the partitions of a topic, none if there is no such topic; None if the brokers do not answer.
+
+        Raises a `SourceError` if the topic is refused: the client waits for its records without a word.
+        """
         try:
             found = self.client.list_topics(topic, timeout=_TRIAL_S).topics[topic]
         except KafkaException:
             return None
+        if found.error is not None and found.error.code() in HOPELESS:
+            raise self._current.error(f"looking up topic {topic!r}", KafkaException(found.error), topics=[topic])
         if found.error is not None and found.error.code() not in GONE:
             return None
         return frozenset(found.partitions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -10,7 +11,18 @@ from confluent_kafka import KafkaError, KafkaException
 from streaming_source.api import RetryPolicy
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["GONE", "HOPELESS", "REFUSALS", "SILENCE", "BrokerRetries", "code_of", "report_loss"]
+__all__ = [
+    "GONE",
+    "HOPELESS",
+    "OF_GROUPS",
+    "REFUSALS",
+    "SILENCE",
+    "BrokerRetries",
+    "TopicsRefusedError",
+    "code_of",
+    "is_answer",
+    "report_loss",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +46,26 @@ HOPELESS: Final = frozenset(
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
         *REFUSALS,
     }
 )
 """Codes of errors that are raised at once: another call would fail as well."""
+
+OF_GROUPS: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.INVALID_GROUP_ID})
+"""Codes of errors about consumer groups, which prevent nothing here.
+
+A consumer of librdkafka must have the name of a group, and looks for the coordinator of that group by itself. The
+coordinator is not used: partitions are assigned from given offsets, no group is joined and no offset is committed.
+"""
+
+
+class TopicsRefusedError(KafkaException):  # type: ignore[misc]  # confluent_kafka has no types
+    """A broker refuses to describe these topics to the user."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        super().__init__(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        self.topics = tuple(sorted(topics))
 
 
 class BrokerRetries(RetryPolicy):
@@ -52,6 +79,11 @@ def code_of(error: KafkaException) -> int | None:
     """Return the code of an error of the client; None if it has none."""
     cause = error.args[0] if error.args else None
     return cause.code() if isinstance(cause, KafkaError) else None
+
+
+def is_answer(error: KafkaException) -> bool:
+    """Return whether an error is the answer of a broker. The client gives negative codes to errors of its own."""
+    return (code_of(error) or 0) > 0
 
 
 def report_loss(what: str, to_go_on: str, *, fails: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +16,8 @@ from streaming_source.connectors.kafka.subscription import LATEST, Boundary, Par
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FoundPartitions", "PartitionDiscovery"]
+
+_log = logging.getLogger(__name__)
 
 _INCARNATION_CHARACTERS: Final = 8
 _EARLIEST: Final = Boundary("startingOffsets", "earliest")
@@ -111,15 +114,21 @@ class PartitionDiscovery:
     def _list(self) -> tuple[dict[str, KnownTopic], list[KnownTopic]]:
         """Return the topics that exist, by name, and the known topics that are gone. The loss of these is reported."""
         chosen = self._config.subscription
-        topics = {topic.name: topic for topic in self._brokers.topics(chosen)}
+        known = {name: topic for name, topic in (self._known or {}).items() if topic.partitions}
+        topics = {topic.name: topic for topic in self._brokers.topics(chosen, known)}
         missing = [name for name in chosen.topics if name not in topics]
         if self._known is None and missing:
             raise OptionError(
                 f"option {chosen.kind}: the brokers know no topic {missing[0]!r}; create it first, or use "
                 "subscribePattern, which finds topics that come later"
             )
-        known = (self._known or {}).values()
-        gone = [topic for topic in known if topic.partitions and _is_lost(topic, topics.get(topic.name))]
+        if self._known is None and not topics:
+            _log.warning(
+                "option subscribePattern = %r: the brokers list no topic with a match. One that is created later is "
+                "read; one that is there is not listed unless the user of this query has the right Describe on it",
+                chosen.pattern,
+            )
+        gone = [topic for name, topic in known.items() if _is_lost(topic, topics.get(name))]
         if gone:
             report_loss(
                 f"topic {gone[0].name!r} was deleted, or deleted and created again, while it was read: unread "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from streaming_source.api import (
     CaughtUp,
@@ -21,7 +21,7 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.consumer import PartitionConsumer
-from streaming_source.connectors.kafka.faults import GONE, report_loss
+from streaming_source.connectors.kafka.faults import GONE, OF_GROUPS, report_loss
 from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
@@ -361,8 +361,11 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         elif code in GONE:
             if reading is not None:
                 self._lose_all(reading)
-        elif not (code in _PASSING or error.retriable()):
-            raise self._config.error(f"reading partition {message.topic()}-{message.partition()}", error)
+        elif not (code in _PASSING or code in OF_GROUPS or error.retriable()):
+            # An error of the client, and not of one partition, has no topic.
+            topics = {part.topic for part in self._assigned} if topic is None else {topic}
+            what = ", ".join(sorted(topics)) if topic is None else f"partition {topic}-{message.partition()}"
+            raise self._config.error(f"reading {what}", KafkaException(error), topics=topics, right="Read")
 
     def _take_in_turn(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
         """Return the blocks that may be emitted now, of new and held ones, and the splits that are finished."""
