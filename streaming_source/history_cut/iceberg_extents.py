@@ -33,7 +33,7 @@ def of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
         title=known.title,
         table=table,
         reload=lambda _: table,
-        begin=lambda _: Beginning(snapshot.snapshot_id),
+        begin=lambda *_: Beginning(snapshot.snapshot_id),
         columns=lambda _: known,
         files=filesystem,
         rules=IcebergRules(),

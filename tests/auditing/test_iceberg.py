@@ -93,7 +93,31 @@ def test_snapshots_that_have_expired_are_named_and_in_no_count(audited_table: tu
     found = audit(root)
 
     assert f"db.t has no snapshot {oldest} any more: it has expired" in str(found)
+    # What later snapshots added is known all the same.
+    assert found.read == 400
+
+
+@pytest.mark.parametrize("by_pyiceberg", [True, False])
+def test_snapshots_that_have_expired_since_a_query_began_on_an_empty_table_are_named(
+    tmp_path: Path, by_pyiceberg: bool
+) -> None:
+    table = create(tmp_path)
+    parts = [device_times(0, part) for part in range(4)]
+    appends = [append(table, part) for part in parts]
+    done = naive.run(QUERY, [[(str(number), part)] for number, part in enumerate(parts)][1:])
+    write_checkpoint(tmp_path / "checkpoint", done, [offset(one, 1) for one in appends[1:]])
+    (tmp_path / "checkpoint/sources/0/offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint/sources/0/offsets/0").write_text(offset(-1, -1))
+    assert audit(tmp_path).read == 400
+    if by_pyiceberg:
+        table.refresh().maintenance.expire_snapshots().by_ids(appends[:1]).commit()
+    else:
+        expire_as_java(table, appends[:1])
+
+    found = audit(tmp_path)
+
     assert found.read == 300
+    assert "has expired, and nothing before it was read" in str(found)
 
 
 def test_the_name_of_the_table_is_asked_for(audited_table: tuple[Path, Table, naive.Run]) -> None:

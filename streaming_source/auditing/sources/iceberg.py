@@ -125,16 +125,18 @@ class IcebergTableSource(AuditedSource):
         begin = begin or self._initial
         if end is None or begin == end:
             return
-        chain = self._lister.ancestry(end.snapshot_id)
-        if gone := {end.snapshot_id, begin.snapshot_id} - {*chain, BEFORE_ALL}:
-            yield f"{self.name} has no snapshot {min(gone)} any more: it has expired"
-            return
-        if begin.snapshot_id != BEFORE_ALL:
-            chain = chain[: chain.index(begin.snapshot_id) + 1]
-        for snapshot_id in reversed(chain):
+        snapshots, broken = self._lister.chain(begin.snapshot_id, end.snapshot_id).known()
+        for snapshot_id in (begin.snapshot_id, *snapshots):
+            if snapshot_id == BEFORE_ALL:
+                continue
+            if not self._lister.has_snapshot(snapshot_id):
+                yield f"{self.name} has no snapshot {snapshot_id} any more: it has expired"
+                continue
             first = begin.position if snapshot_id == begin.snapshot_id else 0
             last = end.position if snapshot_id == end.snapshot_id else None
             yield from self._files(snapshot_id)[first:last]
+        if broken is not None:
+            yield f"{self.name}: {broken}"
 
     def _files(self, snapshot_id: int) -> list[TableFile]:
         """Return the files that a snapshot added, in the order in which Iceberg's source reads them."""

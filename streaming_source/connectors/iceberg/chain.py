@@ -1,23 +1,20 @@
-"""The snapshots of a table's main branch: which come after another one, and what becomes of a stream without one."""
+"""The snapshots of a table's main branch: which come after another one, and whether all of these are known."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from streaming_source.exceptions import DataLossError
+from streaming_source.connectors.tables.lister import Chain
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["BEFORE_ALL", "ancestry", "snapshots_after"]
+__all__ = ["BEFORE_ALL", "ancestry", "chain_between", "is_first"]
 
 BEFORE_ALL: Final = -1
 """Where a table is that has no snapshot yet; no snapshot has this id."""
-
-_FIX: Final = "Start with a new checkpointLocation, which reads the table as it is now"
-_KEEP: Final = "keep snapshots longer than a query may be down (history.expire.max-snapshot-age-ms)"
 
 
 def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
@@ -30,42 +27,50 @@ def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
     return found
 
 
-def snapshots_after(title: str, metadata: TableMetadata, after: int, head: int | None) -> Sequence[Snapshot]:
-    """Return the snapshots behind `after` up to `head`, oldest first.
+def is_first(metadata: TableMetadata, snapshot: Snapshot, inherits: Callable[[Snapshot], bool]) -> bool:
+    """Whether nothing was committed before a snapshot without a parent.
 
-    Raises
-    ------
-    DataLossError
-        If `after` is no ancestor of `head` any more (a rollback, a branch set elsewhere, a table replaced), or a
-        snapshot between them has expired.
+    `pyiceberg` clears the parent of a snapshot where it lets that expire, so that a missing parent shows nothing.
+    Commits are numbered without gaps: each lower number belongs to a snapshot that the table still has, of another
+    branch. Commits from before format version 2 have no number: then the files of the snapshot, which `inherits` looks
+    into, are all its own.
+    """
+    if snapshot.parent_snapshot_id is not None:
+        return False
+    number = snapshot.sequence_number or 0
+    lower = {one.sequence_number for one in metadata.snapshots if 0 < (one.sequence_number or 0) < number}
+    return len(lower) >= number - 1 and not inherits(snapshot)
+
+
+def chain_between(
+    metadata: TableMetadata, after: int, head: int | None, inherits: Callable[[Snapshot], bool]
+) -> Chain[Snapshot]:
+    """Return the snapshots behind `after` up to `head`. O(snapshots).
+
+    Broken if `after` is no ancestor of `head` any more (a rollback, a branch set elsewhere, a table replaced), or a
+    snapshot between them has expired. `inherits` says whether a snapshot has files that others have added.
     """
     if head == after or (head is None and after == BEFORE_ALL):
-        return ()
+        return Chain(())
+    if head is None:
+        return Chain((), f"the main branch has no snapshot now, and snapshot {after} was read")
     found: list[Snapshot] = []
     for snapshot in ancestry(metadata, head):
         if snapshot.snapshot_id == after:
-            return found[::-1]
+            return Chain(found[::-1])
         found.append(snapshot)
-    first = None if not found else found[-1].parent_snapshot_id
-    if found and first == (None if after == BEFORE_ALL else after):
-        return found[::-1]
-    if found and first is not None and not any(one.snapshot_id == after for one in metadata.snapshots):
-        raise DataLossError(
-            f"{title}: snapshot {first} has expired, and what was committed after snapshot {after} was not all read. "
-            f"{_FIX}; {_KEEP}"
+    if not found:
+        return Chain((), f"snapshot {head} has expired")
+    parent, begins = found[-1].parent_snapshot_id, after == BEFORE_ALL
+    if parent == after or (begins and is_first(metadata, found[-1], inherits)):
+        return Chain(found[::-1])
+    if not begins and metadata.snapshot_by_id(after) is not None:
+        broken = (
+            f"snapshot {after}, which was read, is no ancestor of snapshot {head} any more: the main branch was rolled "
+            "back, replaced or set to another snapshot, or a snapshot between them has expired"
         )
-    if (
-        found
-        and found[-1].sequence_number not in (0, 1, None)
-        and after not in {one.snapshot_id for one in metadata.snapshots}
-    ):
-        # pyiceberg lets go of what came before where it expires snapshots.
-        raise DataLossError(
-            f"{title}: snapshot {after}, which was read, has expired, and whether all that was committed between it "
-            f"and snapshot {found[-1].snapshot_id} was read is not known any more. {_FIX}; {_KEEP}"
-        )
-    now = f"its main branch is at snapshot {head}" if head is not None else "its main branch has no snapshot now"
-    raise DataLossError(
-        f"{title}: snapshot {after}, which was read, is no ancestor any more: {now}. It was rolled back, replaced, or "
-        f"its branch set to another snapshot. {_FIX}"
-    )
+    else:
+        read = "nothing before it was read" if begins else f"snapshot {after} was the last that was read"
+        expired = f"snapshot {parent}" if parent is not None else f"what came before snapshot {found[-1].snapshot_id}"
+        broken = f"{expired} has expired, and {read}"
+    return Chain(found[::-1], broken)

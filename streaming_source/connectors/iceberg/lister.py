@@ -18,12 +18,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from alignment.timestamps import TimestampAssigner
-from streaming_source.connectors.iceberg.chain import ancestry, snapshots_after
+from streaming_source.connectors.iceberg.chain import chain_between
 from streaming_source.connectors.iceberg.columns import IcebergColumns, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
-from streaming_source.connectors.tables.lister import LISTED, Beginning, Commits, TableFile
+from streaming_source.connectors.tables.lister import LISTED, Beginning, Chain, Commits, TableFile
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
@@ -36,6 +36,11 @@ _log = logging.getLogger(__name__)
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
 """How long a snapshot stays where the table does not say."""
+
+_FIX: Final = (
+    "Start with a new checkpointLocation, which reads the table as it is now; keep snapshots longer than a query may "
+    f"be down ({_MAX_AGE})"
+)
 
 _DELETED_ROWS_KEPT: Final = 1024
 
@@ -61,7 +66,7 @@ class IcebergLister:
     reload
         Loads the table from its catalog as it is now, given what it was before.
     begin
-        Where a fresh stream begins, given the table.
+        Where a fresh stream begins, given the table, and what looks whether a snapshot has files that others added.
     columns
         The columns of a table, as the query knows them.
     files
@@ -75,7 +80,7 @@ class IcebergLister:
         title: str,
         table: Table,
         reload: Callable[[Table], Table],
-        begin: Callable[[Table], Beginning],
+        begin: Callable[[Table, Callable[[Snapshot], bool]], Beginning],
         columns: Callable[[Table], IcebergColumns],
         files: fs.FileSystem,
         rules: IcebergRules,
@@ -102,7 +107,7 @@ class IcebergLister:
         return self._table_id
 
     def begin(self) -> Beginning:
-        return self._begin(self._table)
+        return self._begin(self._table, self._inherits)
 
     # ---- a snapshot --------------------------------------------------------------------------------------------------
 
@@ -114,7 +119,7 @@ class IcebergLister:
             live = (entry for entry in self._entries(manifest) if entry.status != DELETED)
             return make.of(live, manifest.partition_spec_id, version, deletes)
 
-        manifests = self._manifests(self._snapshot(version), ManifestContent.DATA)
+        manifests = self._manifests(self._snapshot(version))
         return _joined(map(files_in, manifests))
 
     def _snapshot(self, version: int) -> Snapshot:
@@ -127,7 +132,7 @@ class IcebergLister:
             )
         return found
 
-    def _manifests(self, snapshot: Snapshot, content: ManifestContent) -> list[ManifestFile]:
+    def _manifests(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> list[ManifestFile]:
         try:
             found = snapshot.manifests(self._table.io)
         except FileNotFoundError:
@@ -160,7 +165,7 @@ class IcebergLister:
             )
         self._table = table
         head = table.metadata.current_snapshot_id if upto is None else upto
-        found = snapshots_after(self._title, table.metadata, after, head)
+        found = self._chain(after, head).whole(self._title, _FIX)
         if not found:
             return None
         self._look_at_columns(found[-1].snapshot_id)
@@ -198,9 +203,19 @@ class IcebergLister:
         """Whether the table has a snapshot, and it has not expired."""
         return self._table.metadata.snapshot_by_id(version) is not None
 
-    def ancestry(self, version: int) -> list[int]:
-        """Return a snapshot and its ancestors, newest first, as far as they have not expired."""
-        return [snapshot.snapshot_id for snapshot in ancestry(self._table.metadata, version)]
+    def chain(self, after: int, upto: int) -> Chain[int]:
+        """Return the snapshots behind one up to another one."""
+        snapshots, broken = self._chain(after, upto).known()
+        return Chain([snapshot.snapshot_id for snapshot in snapshots], broken)
+
+    def _chain(self, after: int, head: int | None) -> Chain[Snapshot]:
+        return chain_between(self._table.metadata, after, head, self._inherits)
+
+    def _inherits(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot has files that others added: a request of the store."""
+        own = (snapshot.snapshot_id, None)
+        manifests = self._manifests(snapshot)
+        return any(one.added_snapshot_id not in own or one.has_existing_files() for one in manifests)
 
     def added_by(self, version: int) -> pa.Table:
         """Return the files that an append added, in the order of its manifests; none of other snapshots."""
@@ -222,7 +237,7 @@ class IcebergLister:
             added = (entry for entry in entries if entry.status == ADDED and entry.snapshot_id == number)
             return make.of(added, manifest.partition_spec_id, number)
 
-        return _joined(map(files_in, self._own(self._manifests(snapshot, ManifestContent.DATA), number)))
+        return _joined(map(files_in, self._own(self._manifests(snapshot), number)))
 
     @staticmethod
     def _own(manifests: Iterable[ManifestFile], version: int) -> list[ManifestFile]:
@@ -234,7 +249,7 @@ class IcebergLister:
         stay_ms = snapshot.timestamp_ms + int(self._table.properties.get(_MAX_AGE, _MAX_AGE_MS))
         return {
             entry.data_file.file_path: stay_ms
-            for manifest in self._own(self._manifests(snapshot, ManifestContent.DATA), snapshot.snapshot_id)
+            for manifest in self._own(self._manifests(snapshot), snapshot.snapshot_id)
             for entry in self._entries(manifest)
             if entry.status == DELETED and entry.snapshot_id == snapshot.snapshot_id
         }

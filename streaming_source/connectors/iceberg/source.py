@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from streaming_source.connectors.iceberg.catalog import (
     properties_of,
     reload_table,
 )
-from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry
+from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry, is_first
 from streaming_source.connectors.iceberg.locations import located_files
 from streaming_source.connectors.tables.lister import Beginning
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
@@ -30,6 +30,7 @@ from streaming_source.exceptions import DataLossError, OptionError, PathNotFound
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
     from streaming_source.connectors.iceberg.columns import IcebergColumns
     from streaming_source.connectors.iceberg.lister import IcebergLister
@@ -250,17 +251,17 @@ class IcebergSource(TableSource):
             return int(found.snapshot_id)
         return None
 
-    def _beginning(self, table: Table) -> Beginning:
+    def _beginning(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Beginning:
         metadata = table.metadata
         head = metadata.current_snapshot_id
         if self.stream_from_timestamp is not None:
-            return Beginning(self._before(table), has_snapshot=False)
+            return Beginning(self._before(table, inherits), has_snapshot=False)
         version = self._batch_snapshot(table)
         if version is None:
             version = head
         return Beginning(BEFORE_ALL, has_snapshot=False) if version is None else Beginning(version)
 
-    def _before(self, table: Table) -> int:
+    def _before(self, table: Table, inherits: Callable[[Snapshot], bool]) -> int:
         """The snapshot behind which a stream from a time begins."""
         from_ms = self._millis("stream-from-timestamp", self.stream_from_timestamp)
         newest_first = ancestry(table.metadata, table.metadata.current_snapshot_id)
@@ -268,7 +269,7 @@ class IcebergSource(TableSource):
         if before is not None or not newest_first:
             return BEFORE_ALL if before is None else before
         oldest = newest_first[-1]
-        if oldest.parent_snapshot_id is not None:
+        if not is_first(table.metadata, oldest, inherits):
             raise OptionError(
                 f"stream-from-timestamp = {self.stream_from_timestamp}: the snapshots of {self.title} before "
                 f"{oldest.snapshot_id} (at {oldest.timestamp_ms} ms) have expired; give a later time, or leave it out "

@@ -6,15 +6,18 @@ Iceberg's snapshot ids will do. What comes after what, the lister alone knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
 from streaming_source.data_files.file import DataFile
+from streaming_source.exceptions import DataLossError
 
-__all__ = ["FILES", "LISTED", "Beginning", "Commits", "TableFile", "TableLister", "files_of"]
+__all__ = ["FILES", "LISTED", "Beginning", "Chain", "Commits", "TableFile", "TableLister", "files_of"]
+
+CommitT = TypeVar("CommitT")
 
 FILES: Final = pa.schema(
     [
@@ -96,6 +99,33 @@ class Commits:
     files: pa.Table
     count: int = 1
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+class Chain(Generic[CommitT]):
+    """The commits after one version up to another one, oldest first: all of them, or it is broken for a reason.
+
+    Commits can be had in two ways alone, and each says what becomes of a broken chain.
+
+    Parameters
+    ----------
+    commits
+        Those that are known, in order. In a broken chain others are missing before, between or after them.
+    broken
+        Why not all of them are known, as a clause: `snapshot 17 has expired`. None where the chain is whole.
+    """
+
+    def __init__(self, commits: Sequence[CommitT], broken: str | None = None) -> None:
+        self._commits, self._broken = commits, broken
+
+    def whole(self, title: str, fix: str) -> Sequence[CommitT]:
+        """Return the commits; a `DataLossError` with the title of the table and the fix if some are missing."""
+        if self._broken is not None:
+            raise DataLossError(f"{title}: {self._broken}. {fix}")
+        return self._commits
+
+    def known(self) -> tuple[Sequence[CommitT], str | None]:
+        """Return the commits that are known, and why others are not; None where there are no others."""
+        return self._commits, self._broken
 
 
 class TableLister(Protocol):
