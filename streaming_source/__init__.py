@@ -83,24 +83,29 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
-    for home, names in _HOMES.items():
-        if name in names:
-            try:
-                return getattr(import_module(home), name)
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] == "pyspark":
-                    raise type(error)(_without_pyspark(name), name=error.name) from None
-                if (error.name or "").partition(".")[0] != "alignment":
-                    raise
-                raise ModuleNotFoundError(
-                    f"no {error.name}: the 'alignment' in {getattr(sys.modules.get('alignment'), '__file__', None)} is "
-                    "not that of spark-watermark-alignment.\nRename your own module of that name, or uninstall the "
-                    "project 'alignment', and install spark-watermark-alignment again",
-                    name=error.name,
-                ) from None
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
+
+    def __getattr__(name: str) -> Any:
+        # Lazily: the source model is of use without Spark, and importing PySpark takes a second.
+        for home, names in _HOMES.items():
+            if name in names:
+                try:
+                    return getattr(import_module(home), name)
+                except ModuleNotFoundError as error:
+                    if (error.name or "").partition(".")[0] == "pyspark":
+                        raise type(error)(_without_pyspark(name), name=error.name) from None
+                    if (error.name or "").partition(".")[0] != "alignment":
+                        raise
+                    raise ModuleNotFoundError(_another_alignment(error.name), name=error.name) from None
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _another_alignment(name: str | None) -> str:
+    return (
+        f"no {name}: the 'alignment' in {getattr(sys.modules.get('alignment'), '__file__', None)} is not that of "
+        "spark-watermark-alignment.\nRename your own module of that name, or uninstall the project 'alignment', and "
+        "install spark-watermark-alignment again"
+    )
 
 
 def _without_pyspark(name: str) -> str:

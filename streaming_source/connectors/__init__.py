@@ -27,18 +27,20 @@ _EXTRAS = {"confluent_kafka": ("confluent-kafka", "kafka"), "deltalake": ("delta
 """Module of a client library -> its distribution, and the extra that brings it."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
-            raise
-        library, extra = _EXTRAS[error.name]
-        raise ModuleNotFoundError(
-            f"{name} needs {library}: install spark-watermark-alignment[{extra}]", name=error.name
-        ) from None
+if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name not in _EXTRAS:
+                raise
+            library, extra = _EXTRAS[error.name]
+            raise ModuleNotFoundError(
+                f"{name} needs {library}: install spark-watermark-alignment[{extra}]", name=error.name
+            ) from None
 
 
 def __dir__() -> list[str]:

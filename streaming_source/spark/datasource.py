@@ -269,7 +269,7 @@ class AlignedDataSource:
         options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None, include_metadata=False)
         reader = replace(self, options=options).batch_reader(frame)
         # Data columns of the same names must not take the place of the metadata.
-        return replace(reader, shaper=replace(reader.shaper, metadata=frozenset(places)))
+        return replace(reader, shaper=replace(reader.shaper, metadata=frozenset(places)), known=self._data)
 
     def _for_frame(self, schema: StructType, options: FrameOptions) -> tuple[WatermarkStrategy, pa.Schema, RowShaper]:
         """Return what depends on a frame's columns: strategy in the data's names, columns to read, shaper."""

@@ -169,12 +169,16 @@ class FailedStreamReader(DataSourceStreamReader):
 
 @dataclass(eq=False)
 class AlignedBatchReader(DataSourceReader):
-    """Reads all current data of a source at once, without watermarks, alignment or row limits."""
+    """Reads all current data of a source at once, without watermarks, alignment or row limits.
+
+    `known` are the columns of the data, if `schema` has only some of them: others are new, and reported as such.
+    """
 
     source: Source[Any, Any]
     rules: ReadRules
     schema: pa.Schema
     shaper: RowShaper
+    known: pa.Schema | None = None
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
@@ -182,7 +186,8 @@ class AlignedBatchReader(DataSourceReader):
         from streaming_source.coordinator import SourceCoordinator
 
         options, tasks = self.shaper.options, self.shaper.options.tasks
-        coordinator = SourceCoordinator(self.source, self.rules, self.schema, monotonic_us, readers=tasks)
+        columns = self.schema if self.known is None else self.known
+        coordinator = SourceCoordinator(self.source, self.rules, columns, monotonic_us, readers=tasks)
         before = coordinator.state
         try:
             coordinator.restore(before)

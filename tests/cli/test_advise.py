@@ -111,3 +111,16 @@ def test_a_table_with_a_catalog_is_read_as_an_iceberg_table(tmp_path: Path) -> N
     numbers = json.loads(result.stdout.splitlines()[-1])
     assert (numbers["rows"], len(numbers["splits"])) == (5, 2)
     assert sorted(split["disorder_us"][-1] for split in numbers["splits"]) == [0, 15 * SECOND]
+
+
+def test_columns_are_new_that_the_first_file_lacks_and_not_those_that_advise_does_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = pa.array(seconds(1, 2), pa.timestamp("us", "UTC"))
+    for split in ("a", "b"):
+        put(tmp_path / split / "1.parquet", {"t": times, "id": [1, 2], "n": [3, 4]})
+    advised(tmp_path, "-o", "schemaEvolution=fail")
+    assert "has columns that the query has not" not in caplog.text
+    put(tmp_path / "b" / "2.parquet", {"t": times, "id": [1, 2], "more": [3, 4]})
+    advised(tmp_path)
+    assert "b/2.parquet has columns that the query has not: more. They are ignored" in caplog.text

@@ -143,3 +143,18 @@ def test_on_a_pyspark_without_read_limits_the_import_names_the_version_that_is_n
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "install pyspark>=4.2" in done.stderr.splitlines()[-1]
+
+
+def test_a_type_checker_knows_the_public_names_and_refuses_others(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "from streaming_source import KafkaSource, explain, read_stream\n"
+        "from streaming_source.connectors import FileSource\n"
+        "from streaming_source import read_straem\n"
+        "from streaming_source.connectors import FileSuorce\n"
+    )
+    # By the settings and the cache of the project, which are strict: it takes a second behind `make lint`.
+    command = [sys.executable, "-m", "mypy", "--no-pretty", str(tmp_path / "program.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = re.findall(r"program\.py:(\d): error: Module \S+ has no attribute \"(\w+)\"", done.stdout)
+    assert refused == [("3", "read_straem"), ("4", "FileSuorce")], done.stdout
+    assert "Found 2 errors" in done.stdout
