@@ -1,9 +1,8 @@
-"""The example of `docs/pipelines.md`: `spark-pipelines run` with the exact watermark, twice."""
+"""`docs/pipelines.md` as it is pasted: `spark-pipelines run` with the exact watermark, twice."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,72 +12,41 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 
-from tests.docs.pages import ROOT
-from tests.spark.support import MINUTE, SECOND, T0, Logs, naive_windows, write_file
+from tests.docs.pages import ROOT, blocks
+from tests.spark.support import MINUTE, SECOND, Logs, naive_windows
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-LOGS: Logs = {"slow": T0 + np.arange(600) * SECOND, "fast": T0 + np.arange(600) * 4 * SECOND}
-"""One runs four times as fast; the slower one holds the watermark."""
+PLACE = "/tmp/events-pipeline"
+"""Where the page copies the example to, and where its spec keeps data."""
 
 
-_JOIN = """
-from pyspark import pipelines as dp
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from streaming_source import read_stream
-
-spark = SparkSession.active()
-options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds"}
-
-
-def side(log: str) -> DataFrame:
-    events = read_stream(spark).format("aligned_files").options(**options).load(spark.conf.get("events.path"))
-    return events.where(f"s = '{log}'").groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias(log))
-
-
-@dp.table
-def both_logs() -> DataFrame:
-    return side("slow").join(side("fast"), "window").select(F.col("window.start").alias("start"), "slow", "fast")
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A copy of the example whose logs and storage are in a folder of this test."""
-    pytest.importorskip("yaml", reason="spark-pipelines needs pyspark[pipelines]")
-    copy = tmp_path / "pipeline"
-    shutil.copytree(ROOT / "docs" / "pipeline", copy)
-    (copy / "transformations" / "join.py").write_text(_JOIN)
-    spec = copy / "spark-pipeline.yml"
-    text = spec.read_text().replace("/data/logs", str(tmp_path / "logs"))
-    spec.write_text(text.replace("/tmp/events-pipeline", str(tmp_path)))
-    return copy
-
-
-_PIPELINES = str(Path(sys.executable).with_name("spark-pipelines"))
-
-
-def run(project: Path, catalog: str) -> None:
+def pasted(text: str, place: Path, cwd: Path) -> str:
+    """What a shell prints that is given the lines of a block, in another place than the page's; no line may fail."""
+    lines = [line for line in text.splitlines() if not line.startswith("pip install ")]
     done = subprocess.run(
-        [
-            _PIPELINES,
-            "--conf",
-            f"spark.sql.catalogImplementation={catalog}",
-            "run",
-            "--spec",
-            str(project / "spark-pipeline.yml"),
-        ],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONWARNINGS": "ignore"},
-        cwd=project,
+        ["bash", "-euc", "\n".join(lines).replace(PLACE, str(place))],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONWARNINGS": "ignore",
+        },
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    assert "Run is COMPLETED" in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def read(logs: Path) -> Logs:
+    return {
+        folder.name: ds.dataset(folder).to_table()["ts"].cast("int64").to_numpy() for folder in sorted(logs.iterdir())
+    }
 
 
 def rows(project: Path, table: str) -> list[tuple[int, int, str, int]]:
@@ -98,22 +66,30 @@ def closed(logs: Logs) -> list[tuple[int, int, str, int]]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("ends", [[600], [400, 600]], ids=["once", "going on where it ended"])
-def test_a_pipeline_gives_the_batch_result_of_all_closed_windows(
-    project: Path, tmp_path: Path, ends: list[int]
-) -> None:
-    so_far: Logs = {log: times[:0] for log, times in LOGS.items()}
-    for end in ends:
-        for log, times in LOGS.items():
-            write_file(tmp_path / "logs" / log / f"part-{end}.parquet", times[len(so_far[log]) : end], log)
-            so_far[log] = times[:end]
-        # One that outlives a run, as every real one does; where there is one run, the one that starts faster.
-        run(project, "hive" if len(ends) > 1 else "in-memory")
-        expected = closed(so_far)
-        assert len({window[0] for window in expected}) == {400: 6, 600: 9}[end]
+def test_the_page_as_pasted_gives_the_batch_result_of_all_closed_windows_in_each_run(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="spark-pipelines needs pyspark[pipelines]")
+    copies, runs = (block.text for block in blocks(ROOT / "docs" / "pipelines.md") if block.language == "bash")
+    project = tmp_path / "events-pipeline"
+    pasted(copies, project, ROOT)
+    spec = project / "spark-pipeline.yml"
+    assert PLACE in spec.read_text()
+    spec.write_text(spec.read_text().replace(PLACE, str(project)))
+    for minutes in (9, 19):
+        assert "Run is COMPLETED" in pasted(runs, project, project)
+        expected = closed(read(project / "logs"))
+        assert len({window[0] for window in expected}) == minutes
         assert rows(project, "per_minute") == expected
-    # Its watermark is that of both logs as well: the filter is behind it.
-    assert rows(project, "of_one_log") == [window for window in expected if window[2] == "slow"]
-    counts = {(start, log): count for start, _, log, count in expected}
-    joined = sorted((start, row["slow"], row["fast"]) for start, row in starts(project, "both_logs"))
-    assert joined == [(at, n, counts[at, "fast"]) for (at, log), n in sorted(counts.items()) if log == "slow"]
+        # Its watermark is that of both logs as well: the filter is behind it.
+        assert rows(project, "of_one_log") == [window for window in expected if window[2] == "slow"]
+        counts = {(start, log): count for start, _, log, count in expected}
+        joined = sorted((start, row["slow"], row["fast"]) for start, row in starts(project, "both_logs"))
+        assert joined == [(at, n, counts[at, "fast"]) for (at, log), n in sorted(counts.items()) if log == "slow"]
+
+
+def test_the_parts_of_the_example_go_on_from_each_other(tmp_path: Path) -> None:
+    program = tmp_path / "write_logs.py"
+    program.write_text((ROOT / "docs" / "pipeline" / "write_logs.py").read_text())
+    for rows_so_far in (600, 1200):
+        subprocess.run([sys.executable, str(program)], check=True, timeout=60)
+        for times, step in zip(read(tmp_path / "logs").values(), (4, 1), strict=True):
+            assert np.array_equal(np.diff(times), np.full(rows_so_far - 1, step * SECOND))
