@@ -18,6 +18,7 @@ __all__ = [
     "PathNotFoundError",
     "SchemaError",
     "SourceError",
+    "StoreError",
     "StoreUnavailableError",
     "UnsupportedOperationError",
 ]
@@ -57,6 +58,10 @@ class DataLossError(SourceError):
 
 class FileGoneError(DataLossError):
     """A file was deleted before it was read."""
+
+
+class StoreError(SourceError, OSError):
+    """A file system refused access, or failed in a way that does not pass by itself."""
 
 
 class StoreUnavailableError(SourceError, OSError):

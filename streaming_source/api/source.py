@@ -104,6 +104,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     def identity(self) -> str:
         """What distinguishes this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
 
+    @property
+    def former_identities(self) -> tuple[str, ...]:
+        """Other identities that an offset of the same data may have: as earlier versions wrote it; by default none."""
+        return ()
+
     def continues(self, checkpoint: CheckpointT) -> bool:
         """Whether this source goes on from the enumerator's checkpoint of one of another identity; by default not.
 
@@ -118,6 +123,13 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     def for_batch(self) -> Source[SplitT, CheckpointT]:
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
+        return self
+
+    def for_stream(self) -> Source[SplitT, CheckpointT]:
+        """The source that a stream reads; by default this one. Called as the frame is loaded, before any I/O.
+
+        An `OptionError` where an option has a meaning in batches alone.
+        """
         return self
 
     @property

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from alignment.exceptions import AlignmentError
 from streaming_source.api import RetryPolicy
 from streaming_source.data_files.file import StoredFile
-from streaming_source.exceptions import FileGoneError, MalformedDataError, StoreUnavailableError
+from streaming_source.data_files.stores import without_secrets
+from streaming_source.exceptions import (
+    FileGoneError,
+    MalformedDataError,
+    PathNotFoundError,
+    SourceError,
+    StoreError,
+    StoreUnavailableError,
+)
 
-__all__ = ["StoreRetries", "is_transient", "malformed_as", "opened"]
+__all__ = ["StoreRetries", "faults_of", "is_transient", "malformed_as", "opened", "store_fault"]
+
+T = TypeVar("T")
 
 RETRY_S = 30.0
 
@@ -27,9 +37,20 @@ _TRANSIENT: Final = {
 _TRANSIENT_TEXT: Final = re.compile(
     r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
     r"|HTTP status 5\d\d|HTTP response code 5\d\d|curlCode|UNAVAILABLE|DEADLINE_EXCEEDED"
-    r"|\[Errno (?P<errno>\d+)\]"
+    r"|error sending request|operation timed out|non-2xx status code: 5\d\d"
+    r"|(\[Errno |\(os error )(?P<errno>\d+)[\])]"
 )
 """Transient errors that have no `errno`: those of cloud stores, and those that a decoder passes on as text."""
+
+_REFUSED_TEXT: Final = re.compile(
+    r"AWS Error (ACCESS_DENIED|INVALID_ACCESS_KEY_ID|INVALID_CLIENT_TOKEN_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED"
+    r"|MISSING_AUTH|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE)|HTTP (status|response code) 40[13]"
+    r"|non-2xx status code: 40[13]"
+    r"|lacked the necessary privileges|PERMISSION_DENIED|UNAUTHENTICATED|InvalidAccessKeyId|SignatureDoesNotMatch"
+)
+_NO_BUCKET_TEXT: Final = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", re.I)
+_OPTIONS: Final = "the options storage.*"
+_SHOWN: Final = 400
 
 
 def is_transient(error: BaseException) -> bool:
@@ -43,7 +64,7 @@ def is_transient(error: BaseException) -> bool:
         return False
     if error.errno is not None:
         return error.errno in _TRANSIENT
-    found = _TRANSIENT_TEXT.search(str(error))
+    found = _TRANSIENT_TEXT.search(_in_one_line(error))
     return found is not None and (found["errno"] is None or int(found["errno"]) in _TRANSIENT)
 
 
@@ -56,6 +77,54 @@ class StoreRetries(RetryPolicy):
     def passes(self, error: Exception) -> bool:
         return is_transient(error)
 
+    def run(self, call: Callable[[], T]) -> T:
+        """What the call returns; at last an error of the store in a sentence, see `store_fault`."""
+        with faults_of():
+            return super().run(call)
+
+
+@contextmanager
+def faults_of(what: str = "", options: str = _OPTIONS) -> Iterator[None]:
+    """Raise what a store raises as `store_fault`. A file that is not there is left to the caller."""
+    try:
+        yield
+    except (AlignmentError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise store_fault(error, what, options) from None
+
+
+def store_fault(error: OSError, what: str = "", options: str = _OPTIONS) -> SourceError:
+    """Return the error of a file system or its client as one line: what was read, the cause, and what to correct.
+
+    `options` are where the user has set the store's endpoint and keys.
+    """
+    cause, local = _in_one_line(error), error.errno in (errno.EACCES, errno.EPERM)
+    is_refused, no_bucket = local or _REFUSED_TEXT.search(cause), _NO_BUCKET_TEXT.search(cause)
+    cause = cause if len(cause) <= _SHOWN else f"{cause[: _SHOWN // 2]} ... {cause[-_SHOWN // 2 :]}"
+    what = f"{what}: " if what else ""
+    if isinstance(error, FileNotFoundError):
+        return PathNotFoundError(f"{what}what it needs is not in its store: {cause}. Restore it, or correct the path")
+    if no_bucket:
+        fix = f"Correct its name, or the endpoint in {options}"
+        return PathNotFoundError(f"{what}there is no such bucket: {cause}. {fix}")
+    if is_transient(error):
+        fix = f"correct the endpoint in {options}" if error.errno is None else "see to the device or the network"
+        return StoreUnavailableError(f"{what}the store does not answer: {cause}. Start again when it does, or {fix}")
+    if is_refused:
+        fix = f"Correct the keys in {options}, or the rights of their user"
+        fix = "Give this process the right to read it" if local else fix
+        return StoreError(f"{what}the store refuses access: {cause}. {fix}")
+    return StoreError(f"{what}the store failed: {cause}. Correct the path or {options}, or see to the store")
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Return the message of a store's client in one line, free of colours and XML."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = re.sub(r"<\?xml.*?<Code>(.*?)</Code>(?:\s*<Message>(.*?)</Message>)?.*", r"\1: \2", text, flags=re.S)
+    levels = [" ".join(level.split()) for level in text.removeprefix("Kernel error -> ").split("\u21b3")]
+    return without_secrets(": ".join(levels)).rstrip(".: ")
+
 
 @contextmanager
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
@@ -65,7 +134,7 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     except FileNotFoundError:
         raise FileGoneError(_gone(file)) from None
     except OSError as error:
-        raise _unavailable(file.path, error) if is_transient(error) else error from None
+        raise _unavailable(file.path, error) if is_transient(error) else store_fault(error, file.path) from None
     with stream:
         yield stream
 
@@ -83,6 +152,8 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if is_transient(error):
             raise _unavailable(what, error) from None
+        if isinstance(error, OSError) and _REFUSED_TEXT.search(_in_one_line(error)):
+            raise store_fault(error, what) from None
         raise MalformedDataError(f"{what}: {str(error).rstrip('.')}{fix}") from None
 
 

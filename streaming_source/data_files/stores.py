@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
@@ -55,6 +55,10 @@ _EXAMPLES: Final = {
     "AzureFileSystem": "account_key",
     "HadoopFileSystem": "user",
 }
+_SAME_SCHEMES: Final = (("s3", "s3a"), ("gs", "gcs"), ("abfs", "abfss"))
+"""Schemes by which one store is called, the first as it is known here."""
+_HOSTS: Final = ("", "//")
+"""What may stand between `file:` and a path."""
 _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "hf", "mock")
 
 
@@ -133,6 +137,18 @@ class Root:
     def is_local(self) -> bool:
         """Whether this is a path of the local file system."""
         return "://" not in self.uri and not self.uri.startswith("file:")
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The ways to write this place, without a trailing slash; the first one is the same for all of them."""
+        scheme, colon, rest = self.uri.partition(":")
+        if self.is_local or scheme == "file":
+            path = self.uri if self.is_local else unquote(re.sub("^//[^/]*", "", rest))
+            path = os.path.abspath(os.path.expanduser(path))
+            quoted = quote(path)
+            return tuple(dict.fromkeys((path, *(f"file:{host}{one}" for host in _HOSTS for one in (path, quoted)))))
+        schemes = next((known for known in _SAME_SCHEMES if scheme in known), (scheme,))
+        return tuple(f"{one}{colon}{rest.rstrip('/')}" for one in schemes)
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """Return the file system and the path in it, without a trailing slash.

@@ -247,7 +247,7 @@ class AlignedDataSource:
                 location=self.options.late_location,
                 first=late_from,
             )
-        return AlignedStreamReader(self.source, rules, needed, shaper)
+        return AlignedStreamReader(self.source.for_stream(), rules, needed, shaper)
 
     @plainly
     def batch_reader(self, schema: StructType) -> AlignedBatchReader:

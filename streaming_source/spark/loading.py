@@ -41,6 +41,7 @@ def load_stream(
 
     `name` is the source's name in the checkpoint, if Spark keeps sources by name.
     """
+    source.source.for_stream()
     reader = spark.readStream.format(format_name).options(**options)
     # Spark refuses a name if the setting is off.
     if name is not None and str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true":

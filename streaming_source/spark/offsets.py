@@ -63,12 +63,14 @@ class OffsetCodec:
     def __init__(self, source: Source[Any, Any], fixed: Mapping[str, Any] | None = None) -> None:
         self._source = source
         self._fixed = fixed
-        self.source_id = hashlib.sha256(source.identity.encode()).hexdigest()[:8]
+        self.source_id = _digest(source.identity)
+        self._known_ids = {self.source_id, *map(_digest, source.former_identities)}
 
     def is_of_source(self, offset: Any) -> bool:
         """Whether this is an offset of the source: of its format, and of the same data."""
-        own = (self._source.name, self.source_id)
-        return isinstance(offset, dict) and (offset.get("source"), offset.get("id")) == own
+        if not isinstance(offset, dict) or offset.get("source") != self._source.name:
+            return False
+        return isinstance(offset.get("id"), str) and offset["id"] in self._known_ids
 
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
         """Return the state as JSON values, keys always in the same order; with the reasons, if any are given. O(n).
@@ -171,6 +173,10 @@ class OffsetCodec:
             return self._source.continues(serializer.deserialize(written[0], json_to_bytes(written[1])))
         except OffsetError:
             return False
+
+
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
 def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:

@@ -262,10 +262,10 @@ def test_places_that_the_table_has_not_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         OptionError, match=r"startingVersion = 9: .* has the versions up to 0; give one of them, or lat"
     ):
-        harness(tmp_path, {"starting_version": 9}).run()
+        DeltaSource(str(tmp_path), starting_version=9).schema()
     with pytest.raises(
         OptionError, match=r"startingTimestamp = 2999-01-01: .* no version as new as that; give an earl"
     ):
-        harness(tmp_path, {"starting_timestamp": "2999-01-01"}).run()
+        DeltaSource(str(tmp_path), starting_timestamp="2999-01-01").schema()
     with pytest.raises(SchemaError, match=r"columns: 'x' are not in the Delta table .*; choose among ts"):
         DeltaSource(str(tmp_path), columns=("x",)).schema()

@@ -211,7 +211,7 @@ def test_the_schema_is_that_of_the_table(tmp_path: Path) -> None:
     source = IcebergSource("db.t", catalog=properties_in(tmp_path))
     assert source.schema() == pa.schema([("ts", pa.timestamp("us", "UTC")), ("part", pa.int64())])
     assert IcebergSource("db.t", catalog=properties_in(tmp_path), columns=("part",)).schema().names == ["part"]
-    with pytest.raises(PathNotFoundError, match=r"catalog 'tests' has no Iceberg table 'db.other'; give one that"):
+    with pytest.raises(PathNotFoundError, match=r"has no Iceberg table 'db.other'; its tables in 'db' are 'db.t'"):
         IcebergSource("db.other", catalog=properties_in(tmp_path)).schema()
 
 

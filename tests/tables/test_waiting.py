@@ -66,6 +66,7 @@ def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
             progress = waiting.progress
             late = {file.version for file in naive}
             assert len(progress.steps) <= len(late) + 1
+            assert len(waiting._groups) <= len(late) + len(progress.steps), "groups of which no file waits are kept"
             waiting = restored(progress, versions)
         assert (len(waiting), waiting.size) == (len(naive), len(naive))
         known = [file.low_us for file in naive if file.low_us is not None]
@@ -104,6 +105,21 @@ def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
         "steps": [[39, [699, "part-00699.parquet", 3]]],
     }
     assert waiting.among({"part-00010.parquet", "part-00900.parquet", "other"}) == {"part-00900.parquet"}
+
+
+def test_no_group_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> None:
+    waiting = WaitingTableFiles(3, in_snapshot=True)
+    waiting.add(files_of([TableFile("of-2075", 3, 1, 10**9, 10**9)]), 3)
+    for version in range(4, 200):
+        waiting.add(files_of([TableFile("a", version, 1, version, version)] if version % 2 else []), version)
+        while len(waiting) > 1:
+            waiting.pop()
+        assert waiting.progress == Progress(3, True, waiting.progress.steps)
+        assert len(waiting._groups) <= 2
+
+    assert [step.upto for step in waiting.progress.steps] == [199]
+    waiting.pop()
+    assert waiting.progress == Progress(199)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -25,6 +24,7 @@ from streaming_source.connectors.delta.protocol import check_features, check_pro
 from streaming_source.connectors.delta.storage import storage_options
 from streaming_source.connectors.tables.lister import Beginning
 from streaming_source.connectors.tables.source import TableSource, table_options
+from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
@@ -135,9 +135,11 @@ class DeltaSource(TableSource):
     @property
     def identity(self) -> str:
         """The place of the table, however it is written; which table is there, the checkpoint has."""
-        if not self.root.is_local:
-            return self.path.rstrip("/")
-        return os.path.abspath(os.path.expanduser(self.path))
+        return self.root.spellings[0]
+
+    @property
+    def former_identities(self) -> tuple[str, ...]:
+        return self.root.spellings[1:]
 
     @property
     def root(self) -> Root:
@@ -165,7 +167,9 @@ class DeltaSource(TableSource):
         return self.root.open()[0]
 
     def table_schema(self) -> pa.Schema:
-        return DeltaColumns.of_table(self._open_first()).schema
+        table = self._open_first()
+        self._check_beginning(table)
+        return DeltaColumns.of_table(table).schema
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
         filesystem, root = self.root.open()
@@ -208,8 +212,14 @@ class DeltaSource(TableSource):
         try:
             table = deltalake.DeltaTable(uri, version=version, storage_options=storage_options(self.path, self.storage))
         except TableNotFoundError:
+            what = f"path: there is no Delta table in {without_secrets(self.path)}"
+            with faults_of(what):
+                found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
+            if not found:
+                raise PathNotFoundError(f"{what}; correct it") from None
             raise PathNotFoundError(
-                f"path: there is no Delta table in {without_secrets(self.path)}; correct it"
+                f"{what}: the folder has {found[0].base_name} and no _delta_log. Correct it, or read a folder of files "
+                "with format aligned_files"
             ) from None
         except DeltaError as error:
             # It names no feature of a table that it does not understand, or one alone.
@@ -256,17 +266,32 @@ class DeltaSource(TableSource):
         version = table.version()
         if self.starting_version == "latest":
             return Beginning(version, has_snapshot=False)
+        self._check_beginning(table)
         if isinstance(self.starting_version, int):
-            if self.starting_version > version + 1:
-                raise OptionError(
-                    f"startingVersion = {self.starting_version}: {self.title} has the versions up to {version}; give "
-                    "one of them, or latest"
-                )
             return Beginning(self.starting_version - 1, has_snapshot=False)
         if self.starting_timestamp is not None:
             first = self._first_version_from("startingTimestamp", self.starting_timestamp)
             return Beginning(first - 1, has_snapshot=False)
         return Beginning(version)
+
+    def _check_beginning(self, table: deltalake.DeltaTable) -> None:
+        """Refuse to begin behind the newest version, as soon as that is known."""
+        version, from_time = table.version(), self.starting_timestamp
+        if isinstance(self.starting_version, int) and self.starting_version > version + 1:
+            raise OptionError(
+                f"startingVersion = {self.starting_version}: {self.title} has the versions up to {version}; give "
+                "one of them, or latest"
+            )
+        if from_time is not None:
+            newest_ms = next((entry["timestamp"] for entry in table.history(1) if "timestamp" in entry), None)
+            if newest_ms is not None and int(newest_ms) * 1000 < self._time_of("starting_timestamp", from_time):
+                raise self._none_so_new("startingTimestamp", from_time)
+
+    def _none_so_new(self, name: str, value: datetime | str) -> OptionError:
+        return OptionError(
+            f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "
+            "startingVersion = latest"
+        )
 
     def _commit_times(self) -> list[tuple[int, int]]:
         """Versions whose commits are in the log, with their times in milliseconds, rising."""
@@ -292,10 +317,7 @@ class DeltaSource(TableSource):
                 "whole table"
             )
         if not known:
-            raise OptionError(
-                f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "
-                "startingVersion = latest"
-            )
+            raise self._none_so_new(name, value)
         return known[0]
 
     def _time_of(self, name: str, value: datetime | str) -> int:

@@ -37,9 +37,12 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     **dict.fromkeys(("gs", "gcs"), _GCS),
 }
 
+_SECONDS: Final = {"request_timeout": "timeout", "connect_timeout": "connect_timeout"}
+"""Which pyarrow takes in seconds, and deltalake with a unit."""
+
 _OF_PYARROW: Final = (
     *("allow_bucket_creation", "allow_bucket_deletion", "allow_delayed_open", "background_writes"),
-    *("check_directory_existence_before_creation", "connect_timeout", "request_timeout", "scheme"),
+    *("check_directory_existence_before_creation", "scheme"),
 )
 """Which say nothing of how a log is read."""
 
@@ -58,11 +61,13 @@ def storage_options(uri: str, storage: StorageOptions) -> dict[str, str] | None:
     for name, value in given.items():
         if name in known:
             found[known[name]] = value
+        elif name in _SECONDS:
+            found[_SECONDS[name]] = f"{round(float(value) * 1000)}ms"
         elif name not in _OF_PYARROW:
+            names = ", ".join(sorted({*known, *_SECONDS, *_OF_PYARROW}))
             raise OptionError(
                 f"option storage.{name}: the log of a Delta table is read by deltalake, which has nothing like it for "
-                f"{scheme}; known are {', '.join(sorted({*known, *_OF_PYARROW}))}. Take one of these, or set it in the "
-                "environment"
+                f"{scheme}; known are {names}. Take one of these, or set it in the environment"
             )
     endpoint = found.get("AWS_ENDPOINT_URL")
     if endpoint is not None:

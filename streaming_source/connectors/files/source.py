@@ -20,7 +20,7 @@ from streaming_source.connectors.files.given_columns import METADATA, partition_
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
 from streaming_source.data_files.evolution import merged
-from streaming_source.data_files.faults import StoreRetries
+from streaming_source.data_files.faults import StoreRetries, faults_of
 from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import (
@@ -110,7 +110,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         that is not there.
         """
         try:
-            schema = _all_columns(self)
+            with faults_of(f"path {self.root.patterns()[0]!r}"):
+                schema = _all_columns(self)
         except NoSchemaError as error:
             if self.columns is None:
                 raise

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from streaming_source.data_files.faults import store_fault
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import (
     OptionError,
@@ -29,6 +31,9 @@ _PASSING: Final = {
     *("OperationalError", "ServerError", "ServiceUnavailableError", "EndpointConnectionError", "ConnectTimeoutError"),
 }
 """Classes of errors of catalogs' clients that may pass: of requests, SQLAlchemy, botocore and pyiceberg."""
+
+_NAMED: Final = 5
+_STORE_OPTIONS: Final = "the options catalog.*, as catalog.s3.endpoint"
 
 _PUBLIC: Final = ("type", "uri", "warehouse", "py-catalog-impl", "py-io-impl")
 
@@ -111,18 +116,47 @@ def _as_ours(error: Exception, catalog: CatalogProperties, name: str | None) -> 
     message = _message(error, catalog)
     if {"NoSuchTableError", "NoSuchNamespaceError", "NoSuchIdentifierError"} & kinds:
         return PathNotFoundError(
-            f"table: {_named(catalog)} has no Iceberg table {name!r}; give one that it has, as in .load('db.clicks')"
+            f"table: {_named(catalog)} has no Iceberg table {name!r}; {_instead_of(catalog, str(name))}"
         )
     if _PASSING & kinds:
         return StoreUnavailableError(f"{_named(catalog)} did not answer: {message}; start again when it does")
-    if isinstance(error, SourceError | OSError):
+    if isinstance(error, SourceError):
         return error
+    if isinstance(error, OSError):
+        return store_fault(error, f"Iceberg table {name}", _STORE_OPTIONS)
     if {"ValidationError", "NotImplementedError", "ValueError", "TypeError"} & kinds:
         return UnsupportedOperationError(
             f"Iceberg table {name} cannot be read by this version of pyiceberg: {message}. Take a newer pyiceberg, or "
             "read it with spark.readStream.format('iceberg') and withWatermark"
         )
     return OptionError(f"{_named(catalog)} cannot be used: {message}; correct the options catalog.*")
+
+
+def _instead_of(catalog: CatalogProperties, name: str) -> str:
+    """Return what to do about a table that a catalog lacks, by what the catalog has."""
+    from streaming_source.connectors.iceberg.metadata_location import catalog_names_of
+
+    try:
+        opened = _opened(catalog)
+        if names := catalog_names_of(opened, name):
+            return (
+                f"its database has the table for the catalog name {' and '.join(map(repr, names))}, and "
+                f"{opened.name!r} was looked up: give option catalog.name = {names[0]}"
+            )
+        namespaces = sorted(".".join(one) for one in opened.list_namespaces())
+        namespace = name.rpartition(".")[0]
+        if namespace not in namespaces:
+            return f"its namespaces are {_some(namespaces, namespace)}: give a table of one, as in .load('db.clicks')"
+        tables = sorted(".".join(one) for one in opened.list_tables(namespace))
+        return f"its tables in {namespace!r} are {_some(tables, name)}: give one of them"
+    except Exception:  # whatever the client raises: that the table is not there is what the user must know
+        return "give one that it has, as in .load('db.clicks')"
+
+
+def _some(names: list[str], wanted: str) -> str:
+    near = get_close_matches(wanted, names, _NAMED)
+    shown = [*near, *(name for name in names if name not in near)][:_NAMED]
+    return ", ".join(map(repr, shown)) + (f" and {len(names) - len(shown)} more" if names[_NAMED:] else "") or "none"
 
 
 def _named(catalog: CatalogProperties) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pyiceberg.catalog import Catalog
 
-__all__ = ["metadata_location"]
+__all__ = ["catalog_names_of", "metadata_location"]
+
+_SQL: Final = "pyiceberg.catalog.sql.SqlCatalog"
 
 
 def metadata_location(catalog: Catalog, name: str) -> str | None:
@@ -18,6 +20,22 @@ def metadata_location(catalog: Catalog, name: str) -> str | None:
     """
     locate = _BY_CLASS.get(f"{type(catalog).__module__}.{type(catalog).__qualname__}")
     return None if locate is None else locate(catalog, name)
+
+
+def catalog_names_of(catalog: Catalog, name: str) -> list[str]:
+    """Return the catalog names for which the database of an SQL catalog has a table, sorted; none of other catalogs."""
+    if f"{type(catalog).__module__}.{type(catalog).__qualname__}" != _SQL:
+        return []
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+
+    columns, engine = IcebergTables.__table__.c, cast(Any, catalog).engine
+    found = select(columns.catalog_name).where(
+        columns.table_namespace == Catalog.namespace_to_string(Catalog.namespace_from(name)),
+        columns.table_name == Catalog.table_name_from(name),
+    )
+    with engine.connect() as connection:
+        return sorted(connection.execute(found).scalars())
 
 
 def _in_sql(catalog: Any, name: str) -> str | None:
@@ -46,7 +64,7 @@ def _in_glue(catalog: Any, name: str) -> str | None:
 
 
 _BY_CLASS: Final[Mapping[str, Callable[[Any, str], str | None]]] = {
-    "pyiceberg.catalog.sql.SqlCatalog": _in_sql,
+    _SQL: _in_sql,
     "pyiceberg.catalog.glue.GlueCatalog": _in_glue,
 }
 """Catalogs that keep a pointer to metadata. A REST catalog answers with the metadata themselves."""

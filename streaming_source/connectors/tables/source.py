@@ -20,6 +20,7 @@ from streaming_source.connectors.tables.enumerator import TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
 from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
 from streaming_source.exceptions import OffsetError, OptionError, SchemaError
@@ -108,9 +109,20 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
+    def for_stream(self) -> TableSource:
+        """The table as it is now, or one version of it in a stream that ends with that."""
+        as_of = next((f"{name} = {value}" for name, value in self._as_of.items() if value is not None), None)
+        if as_of is not None and not self.bounded:
+            raise OptionError(
+                f"{as_of} is the version that a batch reads, or a stream with bounded = true, which ends with "
+                "it; a stream that goes on begins with the table as it is now: leave it out"
+            )
+        return self
+
     def schema(self) -> pa.Schema:
         """The table's columns, or of these the ones to read; a `SchemaError` if `columns` has another one."""
-        schema = self.table_schema()
+        with faults_of(self.title):
+            schema = self.table_schema()
         if self.columns is None:
             return schema
         if missing := [name for name in self.columns if schema.get_field_index(name) < 0]:
@@ -126,12 +138,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     def restore_enumerator(
         self, context: SplitEnumeratorContext[TableSplit], checkpoint: TableCheckpoint
     ) -> TableEnumerator:
-        as_of = next((f"{name} = {value}" for name, value in self._as_of.items() if value is not None), None)
-        if as_of is not None and not self.bounded:
-            raise OptionError(
-                f"{as_of} is the version that a batch reads, or a stream with bounded = true, which ends with "
-                "it; a stream that goes on begins with the table as it is now: leave it out"
-            )
+        self.for_stream()
         if checkpoint.table_id is not None and checkpoint.indexing != self.indexing:
             raise OffsetError(
                 f"indexing = {self.indexing!r}: it was {checkpoint.indexing!r} when the checkpoint was written, and "

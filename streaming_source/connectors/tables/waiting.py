@@ -9,7 +9,6 @@ files with lower keys than were begun: it is a step of its own, with a lower key
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -103,7 +102,7 @@ class WaitingTableFiles:
         self._after = after
         self._in_snapshot = in_snapshot
         # In the order of their versions; all but the first ones may be read to their ends.
-        self._groups: deque[_Group] = deque()
+        self._groups: list[_Group] = []
         self._heads: list[tuple[Key, int, _Group]] = []
         self._steps: list[Step] = []
         self._count = self._added = 0
@@ -181,12 +180,19 @@ class WaitingTableFiles:
 
     @property
     def progress(self) -> Progress:
-        """What an offset keeps; with n groups O(n), and as many of them are let go."""
-        while self._groups and not len(self._groups[0]):
-            group = self._groups.popleft()
-            self._after, self._in_snapshot = group.upto, False
-            if self._steps and self._steps[0].upto == group.upto:
-                del self._steps[0]
+        """What an offset keeps. O(n) with n groups; those of which no file waits are let go, but for one a step."""
+        steps, left = {step.upto for step in self._steps}, list[_Group]()
+        for group in self._groups:
+            if len(group) or (left and left[-1].upto in steps):
+                left.append(group)
+            elif left:
+                # When the group before is done, so is this one.
+                left[-1].upto = group.upto
+            else:
+                self._after, self._in_snapshot = group.upto, False
+                if self._steps and self._steps[0].upto == group.upto:
+                    del self._steps[0]
+        self._groups = left
         return Progress(self._after, self._in_snapshot, tuple(self._steps))
 
     def _merge(self, begun: Key | None) -> None:
