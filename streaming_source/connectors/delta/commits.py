@@ -88,10 +88,16 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | 
             else:
                 latest |= action
         info = latest.get("commitInfo") or {}
-        operation = str(info.get("operation") or "")
         made = info.get("inCommitTimestamp", info.get("timestamp"))
-        timestamp_ms = None if made is None else int(made)
-        return Commit(version, adds, removes, latest.get("metaData"), latest.get("protocol"), operation, timestamp_ms)
+        return Commit(
+            version,
+            adds,
+            removes,
+            metadata=latest.get("metaData"),
+            protocol=latest.get("protocol"),
+            operation=str(info.get("operation") or ""),
+            timestamp_ms=None if made is None else int(made),
+        )
     except (ValueError, AttributeError, TypeError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
