@@ -168,8 +168,8 @@ class LogFiles:
                 return commit.timestamp_ms
             if written_ns is None:
                 raise MalformedDataError(
-                    f"{log_path(root, version)} has no time of its commit, and its store has none of the file; choose a "
-                    "version by its number"
+                    f"{log_path(root, version)} has no time of its commit, and its store has none of the file; choose "
+                    "a version by its number"
                 )
             return written_ns // 1_000_000
 
