@@ -15,6 +15,7 @@ from streaming_source.api import RetryPolicy
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import (
+    DataLossError,
     FileGoneError,
     MalformedDataError,
     PathNotFoundError,
@@ -128,7 +129,7 @@ def _in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
-    """Open a file, and close it afterwards."""
+    """Open a file, and close it afterwards. Raises a `DataLossError` if it has another size than it must have."""
     try:
         stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
     except FileNotFoundError:
@@ -136,6 +137,12 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     except OSError as error:
         raise _unavailable(file.path, error) if is_transient(error) else store_fault(error, file.path) from None
     with stream:
+        wanted = file.file.size if file.checks_size else None
+        if wanted is not None and (size := stream.size()) != wanted:
+            raise DataLossError(
+                f"{file.path} has {size} bytes, and had {wanted} when its records were planned: it was appended to or "
+                "rewritten. Let writers rename complete files into place; set ignoreChangedFiles = true to go on"
+            )
         yield stream
 
 

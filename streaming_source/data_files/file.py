@@ -40,7 +40,8 @@ class DataFile:
     read from the file (names of directories, partition values of a table, metadata): one value for all rows of the
     file, in the type of the query's column. `deleted` rows are not read, and the others are numbered without them.
     `stored` has, by the query's names, the columns that the file has under other names; None if all names are the same.
-    `origin` is the table of the file with its version, for messages; empty without a table.
+    `origin` is the table of the file with its version, for messages; empty without a table. A reader finds the file
+    with `size` bytes, if that is given: a file that was appended to or cut has another.
     """
 
     path: str
@@ -48,6 +49,7 @@ class DataFile:
     deleted: DeletedRows | None = field(default=None, compare=False)
     stored: Mapping[str, StoredColumn] | None = field(default=None, compare=False)
     origin: str = field(default="", compare=False)
+    size: int | None = field(default=None, compare=False)
 
     def __getstate__(self) -> tuple[Any, ...]:
         given: Any = self.given
@@ -56,7 +58,7 @@ class DataFile:
         if any(isinstance(value, pa.StructScalar) for value in given.values()):
             types = _shared(tuple([(name, value.type) for name, value in given.items()]))
             given = types, tuple([_plain(value) for value in given.values()])
-        return self.path, given, self.deleted, self.stored, self.origin
+        return self.path, given, self.deleted, self.stored, self.origin, self.size
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         path, given, *others = state
@@ -143,12 +145,14 @@ class Place(NamedTuple):
 class StoredFile:
     """A data file in its file system.
 
-    `opening` is given where another thread opens the file ahead; its result can be read once.
+    `opening` is given where another thread opens the file ahead; its result can be read once. With `checks_size` it
+    is refused if it has not the size of its description.
     """
 
     filesystem: fs.FileSystem
     file: DataFile
     opening: Future[pa.NativeFile] | None = None
+    checks_size: bool = False
 
     @property
     def path(self) -> str:

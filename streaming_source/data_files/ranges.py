@@ -50,12 +50,19 @@ class RangedSplit(SourceSplit):
 
 @dataclass(frozen=True, slots=True)
 class LoggedFile:
-    """One file of a split: its blocks, the position of its first row, and its number in the split, from 1 on."""
+    """One file of a split: its blocks, and the position of its first row.
+
+    In a split of several files it has a `number`, from 1 on, and `size` bytes that were modified at `modified_ms`; the
+    latest of the files up to it was modified at `newest_ms`.
+    """
 
     file: DataFile
     position: int
     blocks: FileBlocks
     number: int = 0
+    size: int = 0
+    modified_ms: int = 0
+    newest_ms: int = 0
 
     @property
     def name(self) -> str:

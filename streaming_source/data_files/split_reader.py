@@ -101,7 +101,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
         for part in unread:
             opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
-            file = StoredFile(self._filesystem, part.file, opening)
+            file = StoredFile(self._filesystem, part.file, opening, checks_size=True)
             with self._config.tolerated():
                 for block in self._rows(FileRows(file, part.start, part.stop, part.place)):
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)

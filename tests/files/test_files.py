@@ -209,7 +209,10 @@ def test_a_file_that_was_replaced_by_a_shorter_one_after_planning_is_told(tmp_pa
     reading = Reading(stream_reader(tmp_path, eventTimeColumn="t", watermarkRows="true"))
     end = reading.reader.latestOffset(reading.offset, reading.reader.getDefaultReadLimit())
     put(path, {"t": stamps(0, 1)})
-    with pytest.raises(DataLossError, match="has 2 rows, but rows 0 to 10 were planned: it was replaced"):
+    with pytest.raises(
+        DataLossError,
+        match=r"f.parquet has \d+ bytes, and had \d+ when its records were planned",
+    ):
         reading.between(reading.offset, end)
     reading.reader.stop()
 

@@ -485,11 +485,11 @@ def test_files_leave_once_what_was_read_of_them_is_committed(
 
 def discovery_of(selection: Selection) -> tuple[DirectoryDiscovery, Callable[[], list[str]]]:
     """Discovery over a path, and a look that gives the names of the new files."""
-    found = DirectoryDiscovery(lambda files: [None] * len(files), {}, frozenset())
+    found = DirectoryDiscovery(lambda files: [(file, None) for file in files], {}, frozenset())
     lister = Lister(selection)
 
     def look() -> list[str]:
-        new = [file.relative_path for file, _ in found.find_new(lister)[0]]
+        new = [one.file.relative_path for one in found.find_new(lister).new]
         lister.name_empty()
         return new
 

@@ -255,6 +255,7 @@ FILES: Final = (
     _may("fileMetadata", "false", "true", _COLUMNS),
     _may("ignoreMissingFiles", "false", "true", _POSITIONS),
     _may("ignoreCorruptFiles", "false", "true", _POSITIONS),
+    _may("ignoreChangedFiles", "false", "true", _POSITIONS),
     _may("dataSchema", None, "t timestamp_ntz, n bigint, u timestamp_ntz", _COLUMNS),
     _may("latestFirst", None, "false", "none: only `false` is taken"),
     Change(

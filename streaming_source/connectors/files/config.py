@@ -51,7 +51,7 @@ _ONLY_FOR_FILES: Final = {
     "max_files_per_trigger": (None, "the rows of directories are limited by maxRowsPerTrigger"),
     "max_bytes_per_trigger": (None, "the rows of directories are limited by maxRowsPerTrigger"),
     "state_location": (None, "for a directory the offset has how far it was read, and no finished files"),
-    "allow_overwrites": (False, "in a directory that is a log, files stay as they are"),
+    "allow_overwrites": (False, "in a directory that is a log, files stay as they are (see ignoreChangedFiles)"),
     "file_name_only": (False, "in a directory no two files have one name"),
 }
 
@@ -94,7 +94,7 @@ class FilesConfig(ReadingConfig):
         "auto",
         "splitBy",
         choice(*get_args(SplitBy)),
-        "What a split is. `directory`: each is an append-only log, its files in the order of their names; `file`: each "
+        "What a split is. `directory`: each is a log, to which files are added under later names; `file`: each "
         "is a finite split. `auto`: `file` if an option needs it, if no file is there yet, or if names are random, as "
         "those of Spark's own writer are; else `directory`. The first start decides.",
     )
@@ -151,6 +151,13 @@ class FilesConfig(ReadingConfig):
         boolean,
         "With splitBy=file: a file that was rewritten after it was read is read again as a whole, instead of failing "
         "the query.",
+    )
+    ignore_changed_files: bool = option_field(
+        False,
+        "ignoreChangedFiles",
+        boolean,
+        "A file that has changed since it was found is taken as it is now, with a line in the log: what was added to "
+        "it after it was read is not read. Otherwise it fails the query.",
     )
     path_glob_filter: str | None = option_field(
         None,

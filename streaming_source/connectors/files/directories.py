@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple
 
+from alignment.arrow_times import format_timestamp
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
@@ -15,7 +16,7 @@ from streaming_source.connectors.files.listing import ListedFile, Lister, list_d
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
-from streaming_source.exceptions import MalformedDataError
+from streaming_source.exceptions import DataLossError, MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "DirectoryEnumerator"]
 
@@ -25,35 +26,58 @@ _IN_ORDER_OF_NAMES = (
 )
 
 
-_Found: TypeAlias = tuple[list[tuple[ListedFile, FileBlocks | None]], list[str]]
-"""New files in order of their names within each split, with their blocks; and splits that have no file yet."""
+class NewFile(NamedTuple):
+    """A file as it was described; None as blocks if the source skips it. `newest_ms` is that of a `LoggedFile`."""
+
+    file: ListedFile
+    blocks: FileBlocks | None
+    newest_ms: int
+
+
+class ChangedFile(NamedTuple):
+    """A file as it is now, and as it was when it was found; None if that is not known."""
+
+    now: ListedFile
+    was: ListedFile | None
+
+
+@dataclass(slots=True)
+class FoundInDirectories:
+    """The result of one listing: new files in the order of names, splits without a file yet, and files that changed."""
+
+    new: list[NewFile]
+    empty: list[str]
+    changed: list[ChangedFile]
 
 
 @dataclass(slots=True)
 class DirectoryDiscovery:
-    """Finds new files where each directory is a split, its files in the order of their names.
+    """Finds new files where each directory is a split, its files in the order of their names; and those that changed.
 
     A `restored` split has reached a file: its files before that one are read. All files of `finished` splits are read.
-    `describe` returns None for a file that the source skips.
+    `describe` returns files as it found them, with None for one that the source skips.
 
-    It keeps, for each directory, the names in its last two listings and the highest name of all. A file that two
-    listings in a row lack is forgotten: if one of its name appears later, that one is out of order.
+    It keeps, for each directory, the names in its last two listings, each with the version of its file, the highest
+    name of all, and when the newest file was modified. A file that two listings in a row lack is forgotten: if one of
+    its name appears later, that one is out of order.
     """
 
-    describe: Callable[[list[ListedFile]], list[FileBlocks | None]]
+    describe: Callable[[list[ListedFile]], list[tuple[ListedFile, FileBlocks | None]]]
     restored: Mapping[str, FileSplit]
     finished: frozenset[str]
-    _skipped: Counter[str] = field(default_factory=Counter)
-    _seen: dict[str, set[str]] = field(default_factory=dict)
+    # Of a restored split, how many files there were up to the one that it has reached.
+    _read: Counter[str] = field(default_factory=Counter)
+    _seen: dict[str, dict[str, int]] = field(default_factory=dict)
     _missing: dict[str, set[str]] = field(default_factory=dict)
     _last: dict[str, str] = field(default_factory=dict)
+    _newest_ms: dict[str, int] = field(default_factory=dict)
 
-    def find_new(self, lister: Lister) -> _Found:
+    def find_new(self, lister: Lister) -> FoundInDirectories:
         """Return the files that were not found before, described. Called by one thread at a time."""
-        self._skipped.clear()
         listed = set()
         new: list[ListedFile] = []
-        empty = []
+        empty: list[str] = []
+        changed: list[ChangedFile] = []
         for directory in lister.list_changed():
             split_id, files = directory.path or ".", directory.files
             if directory.is_empty and directory.path and not (split_id in self._seen or split_id in self.finished):
@@ -64,21 +88,22 @@ class DirectoryDiscovery:
                 # listing has it.
                 last = max(files)
                 files = [file for file in lister.list_again(directory.path) if file.name <= last.name]
-            new += [file for file in files if self._is_new(file)]
+            new += [file for file in files if self._is_new(file, changed)]
             self._forget_missing(split_id, {file.name for file in files})
             listed.add(split_id)
         if lister.lists_all:
             for split_id in self._seen.keys() - listed:
                 self._forget_missing(split_id, set())
         new.sort()
-        found = list(zip(new, self.describe(new), strict=True))
-        for file in new:
+        found = []
+        for file, blocks in self.describe(new):
+            newest_ms = self._remember(file)
             split_id = _split_of(file)
-            self._seen.setdefault(split_id, set()).add(file.name)
             self._last[split_id] = max(file.name, self._last.get(split_id, ""))
-        self._check_skipped()
-        self._seen.update((split_id, set()) for split_id in empty)
-        return found, sorted(empty)
+            found.append(NewFile(file, blocks, newest_ms))
+        self._check_read()
+        self._seen.update((split_id, {}) for split_id in empty)
+        return FoundInDirectories(found, sorted(empty), changed)
 
     def remembered(self) -> int:
         """Return how many names are kept, without the highest name of each directory."""
@@ -86,20 +111,42 @@ class DirectoryDiscovery:
 
     def _forget_missing(self, split_id: str, listed: set[str]) -> None:
         # On a network file system one listing may lack a file that is there.
-        missing = self._seen.get(split_id, set()) - listed
+        seen = self._seen.get(split_id, {})
+        missing = seen.keys() - listed
         gone = missing & self._missing.pop(split_id, set())
-        if missing:
-            self._seen[split_id] -= gone
-            if still := missing - gone:
-                self._missing[split_id] = still
+        for name in gone:
+            del seen[name]
+        if still := missing - gone:
+            self._missing[split_id] = still
 
-    def _is_new(self, file: ListedFile) -> bool:
+    def _remember(self, file: ListedFile) -> int:
+        """Remember a file that was found, and return when the newest of its directory was modified, up to this one."""
         split_id = _split_of(file)
-        if split_id in self.finished or file.name in self._seen.get(split_id, ()):
+        self._seen.setdefault(split_id, {})[file.name] = file.version
+        newest_ms = self._newest_ms.get(split_id)
+        if newest_ms is None:
+            reached = self.restored.get(split_id, FileSplit(split_id))
+            newest_ms = max(reached.newest_ms or 0, reached.modified_ms or 0)
+        self._newest_ms[split_id] = max(newest_ms, file.modified_ms)
+        return self._newest_ms[split_id]
+
+    def _is_new(self, file: ListedFile, changed: list[ChangedFile]) -> bool:
+        split_id = _split_of(file)
+        if split_id in self.finished:
+            return False
+        version = self._seen.get(split_id, {}).get(file.name)
+        if version is not None:
+            if version != file.version:
+                changed.append(ChangedFile(file, file.at(version)))
+                self._remember(file)
             return False
         reached = self.restored.get(split_id, FileSplit(split_id))
+        if reached.is_rewritten(file):
+            was = file._replace(modified_ms=reached.modified_ms or 0, size=reached.size or 0)
+            changed.append(ChangedFile(file, was if file.name == reached.file else None))
         if file.name < reached.file or (file.name == reached.file and reached.row is None):
-            self._skipped[split_id] += 1
+            self._read[split_id] += 1
+            self._remember(file)
             return False
         last = self._last.get(split_id, "")
         if file.name <= last:
@@ -109,8 +156,8 @@ class DirectoryDiscovery:
             raise MalformedDataError(f"{file.relative_path} {what}. {_IN_ORDER_OF_NAMES}")
         return True
 
-    def _check_skipped(self) -> None:
-        for split_id, count in self._skipped.items():
+    def _check_read(self) -> None:
+        for split_id, count in self._read.items():
             reached = self.restored[split_id]
             read = reached.files - (reached.row is not None)
             if count > read:
@@ -122,6 +169,10 @@ class DirectoryDiscovery:
 
 def _split_of(file: ListedFile) -> str:
     return file.directory or "."
+
+
+def _size_and_time(file: ListedFile) -> str:
+    return f"{file.size:,} bytes of {format_timestamp(1000 * file.modified_ms)}"
 
 
 class DirectoryEnumerator(FileSplitEnumerator):
@@ -138,25 +189,29 @@ class DirectoryEnumerator(FileSplitEnumerator):
         # Of each split its position in the next state, and the files that reach beyond it with their last positions.
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
+        # Of each split the file that was read in part.
+        self._in_work: dict[str, ListedFile] = {}
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        discovery = DirectoryDiscovery(self._describe_listed, dict(self._restored), frozenset(self._finished))
-        self._discover(discovery.find_new, self._on_found)
+        discovery = DirectoryDiscovery(self._describe_as_found, dict(self._restored), frozenset(self._finished))
+        # Copied on a worker, in one step.
+        self._discover(discovery.find_new, self._on_found, lambda: list(self._in_work.values()))
 
-    def _on_found(self, found: _Found) -> None:
-        files, empty_splits = found
-        for split_id in empty_splits:
+    def _on_found(self, found: FoundInDirectories) -> None:
+        for file in found.changed:
+            self._take_change(file.now, self._has_changed(file))
+        for split_id in found.empty:
             self._begin(split_id)
-        for file, blocks in files:
-            self._add_file(file, blocks or NO_BLOCKS)
+        for new in found.new:
+            self._add_file(new)
         if not self._listed:
             self._listed = True
             self._check_restored()
         if self._config.bounded:
             if self._until_ms is None:
-                self._until_ms = max((file.modified_ms for file, _ in files), default=0)
+                self._until_ms = max((new.file.modified_ms for new in found.new), default=0)
             for split_id in {*self._logs, *self._restored}:
                 self._context.complete_split(split_id)
             self._no_more_splits()
@@ -169,7 +224,29 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if split.file and split.row is not None and not is_there:
                 raise self._gone(split)
 
-    def _add_file(self, file: ListedFile, blocks: FileBlocks) -> None:
+    def _has_changed(self, changed: ChangedFile) -> DataLossError:
+        now, was = changed
+        split_id = _split_of(now)
+        log = self._logs.get(split_id)
+        reached = self._restored.get(split_id, FileSplit(split_id))
+        position = self._positions.get(split_id, reached.position)
+        left = [file for file in log.files if file.name == now.name and file.end > position] if log is not None else []
+        fix = "take the file out of the directory, put what is new into a file with a later name, and start again"
+        what = "was appended to or rewritten after it was read"
+        if left and left[0].position >= position:
+            what, fix = "was appended to or rewritten after it was found", "start again, which reads it as it is now"
+        elif left or (now.name == reached.file and reached.row is not None):
+            fix = "restore it with its time, or start with a new checkpointLocation"
+            what = "was appended to or rewritten while it was read"
+        before = "" if was is None else f", and had {_size_and_time(was)}"
+        return DataLossError(
+            f"{self._path(now.relative_path)} {what}: it has {_size_and_time(now)}{before}. With splitBy = directory a "
+            "file is complete when it appears, and stays as it is: let writers rename complete files into place, each "
+            f"with a later name. To go on, {fix}; or set ignoreChangedFiles = true, and what is new is not read"
+        )
+
+    def _add_file(self, new: NewFile) -> None:
+        file, blocks = new.file, new.blocks or NO_BLOCKS
         split_id = _split_of(file)
         log = self._begin(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
@@ -177,7 +254,15 @@ class DirectoryEnumerator(FileSplitEnumerator):
         read = (restored.row or 0) if file.name == restored.file else 0
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
-        logged = LoggedFile(self._data_file(file), position, blocks, number)
+        logged = LoggedFile(
+            self._data_file(file),
+            position,
+            blocks,
+            number=number,
+            size=file.size,
+            modified_ms=file.modified_ms,
+            newest_ms=new.newest_ms,
+        )
         self._append_file(split_id, logged, read)
         if self._cleaner.is_on:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
@@ -198,19 +283,40 @@ class DirectoryEnumerator(FileSplitEnumerator):
         file = log.locate(position) if log else None
         if file is None:
             return self._restored.get(split_id, FileSplit(split_id))
+        split = self._state_in(split_id, position, file)
+        if split.row:
+            self._in_work[split_id] = ListedFile(
+                "" if split_id == "." else split_id, file.name, file.modified_ms, file.size
+            )
+        else:
+            self._in_work.pop(split_id, None)
+        return split
+
+    def _state_in(self, split_id: str, position: int, file: LoggedFile) -> FileSplit:
         row = position - file.position if position < file.end else None
-        return FileSplit(split_id, position, file.name, row, file.number)
+        newest_ms = None if file.newest_ms == file.modified_ms else file.newest_ms
+        return FileSplit(
+            split_id,
+            position,
+            file=file.name,
+            row=row,
+            files=file.number,
+            modified_ms=file.modified_ms,
+            size=file.size,
+            newest_ms=newest_ms,
+        )
 
     def place_of(self, split_id: str, position: int) -> str | None:
         log = self._logs.get(split_id)
         file = log.locate(position) if log else None
         if file is None or position >= file.end:
             return None
-        return FileSplit(split_id, position, file.name, position - file.position, file.number).place
+        return self._state_in(split_id, position, file).place
 
     def finish_split(self, split_id: str) -> None:
         super().finish_split(split_id)
         self._finished.add(split_id)
+        self._in_work.pop(split_id, None)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._finished_logs.clear()
@@ -236,6 +342,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
             is_read = listed.name < start.file or (listed.name == start.file and start.row is None)
             if is_read or listed.name > end.file:
                 continue
+            if start.is_rewritten(listed) or end.is_rewritten(listed):
+                self._take_change(listed, self._changed(start, end))
             file = self._data_file(listed)
             blocks = self._described(file, counts_alone=counts_alone) or NO_BLOCKS
             log.files.append(LoggedFile(file, position, blocks))
@@ -244,7 +352,12 @@ class DirectoryEnumerator(FileSplitEnumerator):
         as_planned = (
             last is not None
             and last.name == end.file
-            and end.position == (last.end if end.row is None else last.position + end.row)
+            and self._is_end(last, end)
             and (start.row is None or start.file in ("", log.files[0].name))
         )
         return log if as_planned and log.covers(start.position, end.position) else None
+
+    def _is_end(self, last: LoggedFile, end: FileSplit) -> bool:
+        if end.row is not None:
+            return end.position == last.position + end.row
+        return end.position == last.end or (self._config.ignore_changed_files and end.position < last.end)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
+
+from pyarrow import fs
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
@@ -14,11 +17,16 @@ from streaming_source.connectors.files.listing import ListedFile, Lister
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import DataFile, FileBlocks
-from streaming_source.exceptions import DataLossError, FileGoneError
+from streaming_source.exceptions import DataLossError, FileGoneError, SourceError
 
 __all__ = ["FileSplitEnumerator"]
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+_DESCRIBED_AGAIN: Final = 3
+"""How often a file is described once more that was written on meanwhile."""
 
 
 class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
@@ -51,9 +59,14 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 
-    def _discover(self, find_new: Callable[[Lister], T], handler: Callable[[T], None]) -> None:
+    def _discover(
+        self,
+        find_new: Callable[[Lister], T],
+        handler: Callable[[T], None],
+        in_work: Callable[[], Iterable[ListedFile]],
+    ) -> None:
         """Find new files in the background: once if the source is bounded, else again and again."""
-        lister = Lister(self._config.root, self._until_ms)
+        lister = Lister(self._config.root, self._until_ms, in_work)
 
         def listed() -> T:
             try:
@@ -70,10 +83,35 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
 
     def _data_file(self, file: ListedFile) -> DataFile:
         path = self._path(file.relative_path)
-        return DataFile(path, self._given.of(file, path))
+        return DataFile(path, self._given.of(file, path), size=None if self._config.ignore_changed_files else file.size)
 
     def _describe_listed(self, files: Iterable[ListedFile]) -> list[FileBlocks | None]:
         return self._describe_all(map(self._data_file, files))
+
+    def _describe_as_found(self, files: Sequence[ListedFile]) -> list[tuple[ListedFile, FileBlocks | None]]:
+        """Describe files, each as it was when it was described: it may have been written on since it was listed."""
+        found = list(zip(files, self._describe_listed(files), strict=True))
+        # Elsewhere a file is listed when it is complete.
+        for _ in range(_DESCRIBED_AGAIN if self._filesystem.type_name == "local" else 0):
+            infos = self._filesystem.get_file_info([self._path(file.relative_path) for file, _ in found])
+            now = [ListedFile.of_info(file.directory, info) for (file, _), info in zip(found, infos, strict=True)]
+            written = [
+                place
+                for place, info in enumerate(infos)
+                if info.type is fs.FileType.File and now[place].version != found[place][0].version
+            ]
+            if not written:
+                break
+            files = [now[place] for place in written]
+            for place, file, blocks in zip(written, files, self._describe_listed(files), strict=True):
+                found[place] = file, blocks
+        return found
+
+    def _take_change(self, file: ListedFile, error: SourceError) -> None:
+        """Raise the error for a file that has changed, or log it if such files are taken as they are."""
+        if not self._config.ignore_changed_files:
+            raise error
+        _log.warning("ignored (ignoreChangedFiles): %s has changed since it was found", self._path(file.relative_path))
 
     def _path(self, *parts: str) -> str:
         return posixpath.normpath(posixpath.join(self._root, *parts))
@@ -82,7 +120,8 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         return DataLossError(
             f"split {end.split_id!r} has changed: the records {start.position} to {end.position} that were planned "
             f"are not where they were (from {start.file or 'its first file'} to {end.file or 'its end'}); restore "
-            "its files, or start with a new checkpointLocation"
+            "its files with their times, start with a new checkpointLocation, or set ignoreChangedFiles = true to read "
+            "what is there now"
         )
 
     def _gone(self, split: FileSplit) -> FileGoneError:

@@ -101,7 +101,8 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             lambda: list(self._left_out.values()),
         )
         self._just_finished = []
-        self._discover(discovery.find_new, self._on_found)
+        # Copied on a worker, in one step.
+        self._discover(discovery.find_new, self._on_found, lambda: list(self._files.values()))
 
     def _on_begun(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
@@ -139,12 +140,16 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         # A file that waits or is left out was not read before: its new content replaces the old.
         if self._backlog.take(path) is None and path not in self._left_out:
             if any(file.relative_path == path for file in self._files.values()):
-                raise self._rewritten_while_read(path)
+                self._take_change(waiting.file, self._rewritten_while_read(path))
+                return
             if not self._config.allow_overwrites:
-                raise MalformedDataError(
+                error = MalformedDataError(
                     f"{self._path(path)} was rewritten after it was read: its size or modification time is another. "
-                    "Give new content a new name, or set allowOverwrites = true to read such files again as a whole"
+                    "Give new content a new name, set ignoreChangedFiles = true to go on without it, or "
+                    "allowOverwrites = true to read such files again as a whole"
                 )
+                self._take_change(waiting.file, error)
+                return
             self._rewritten.add(path)
         self._left_out.pop(path, None)
         self._backlog.add([waiting.pack(self._order)])
@@ -258,21 +263,23 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             with self._config.tolerated():
                 raise self._gone(split)
             return file, NO_BLOCKS
-        if split.is_rewritten(info):
-            raise self._rewritten_while_read(split.path)
+        if split.is_rewritten(file):
+            self._take_change(file, self._rewritten_while_read(split.path))
         return file, self._describe(self._data_file(file)) or NO_BLOCKS
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
             f"{self._path(path)} was rewritten while it was read: its size or modification time is another, and the "
-            "records that were read may no longer be in it. Restore it, or start with a new checkpointLocation"
+            "records that were read may no longer be in it. Restore it with its time, start with a new "
+            "checkpointLocation, or set ignoreChangedFiles = true to go on with its other rows"
         )
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         log, info = FileLog(), self._filesystem.get_file_info(self._path(end.path))
-        if end.is_rewritten(info):
-            raise self._changed(start, end)
-        file = self._data_file(ListedFile.of_info(posixpath.dirname(end.path), info))
+        listed = ListedFile.of_info(posixpath.dirname(end.path), info)
+        if info.type is fs.FileType.File and end.is_rewritten(listed):
+            self._take_change(listed, self._changed(start, end))
+        file = self._data_file(listed)
         blocks = self._describe(file)
         if blocks is None:
             return log

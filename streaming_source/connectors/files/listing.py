@@ -7,8 +7,9 @@ import math
 import os
 import posixpath
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from pyarrow import fs
@@ -29,6 +30,7 @@ _SETTLED_NS: Final = 3_000_000_000
 """A directory that changed this long before it was listed cannot have changed again within one step of its clock."""
 _CLOCKS_DIFFER_MS: Final = 60_000
 """The clocks of a store and of this machine are assumed to differ by less."""
+_SIZE_BITS: Final = 48
 
 
 class ListedFile(NamedTuple):
@@ -51,6 +53,15 @@ class ListedFile(NamedTuple):
     def relative_path(self) -> str:
         return f"{self.directory}/{self.name}" if self.directory else self.name
 
+    @property
+    def version(self) -> int:
+        """Time and bytes as one number, which is another when the file was rewritten or appended to."""
+        return _version(self.modified_ms, self.size)
+
+    def at(self, version: int) -> ListedFile:
+        """Return the file as it was in another version."""
+        return self._replace(modified_ms=version >> _SIZE_BITS, size=version & (1 << _SIZE_BITS) - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class ListedDirectory:
@@ -66,24 +77,50 @@ class ListedDirectory:
     may_have_come: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """A local directory that has not changed for a while, with the directories in it, and the last of its files."""
+
+    path: str
+    changed_ns: int
+    below: tuple[str, ...]
+    last: ListedFile | None
+
+    def is_as_it_was(self) -> bool:
+        """Return whether neither the directory nor its last file has changed. Two system calls, no listing."""
+        try:
+            if os.stat(self.path).st_mtime_ns != self.changed_ns:
+                return False
+            return self.last is None or _is_there(posixpath.join(self.path, self.last.name), self.last)
+        except FileNotFoundError:
+            return False
+
+
 class Lister:
     """Lists the files that a source selects, again and again.
 
-    On a local file system a directory is listed again when its time of modification has changed, and every minute in
-    any case, since a file that is rewritten in place does not change its directory. On other file systems every
-    directory is listed each time. Names that begin with `_` or `.` are hidden, with all below them. A link to a
-    directory above itself is not followed. In the output of Spark's file sink only the files in the sink's log are
-    listed. Files of 0 bytes, until they have some, and files modified after `until_ms` are left out, and logged once.
+    On a local file system a directory is listed again when it has changed, or the last of its files, or one of those
+    `in_work`; and every minute in any case, since another file that is rewritten in place changes none of these. On
+    other file systems every directory is listed each time. Names that begin with `_` or `.` are hidden, with all below
+    them. A link to a directory above itself is not followed. In the output of Spark's file sink only the files in the
+    sink's log are listed. Files of 0 bytes, until they have some, and files modified after `until_ms` are left out, and
+    logged once. `in_work` is called on the thread that lists.
     """
 
-    def __init__(self, selection: Selection, until_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        until_ms: int | None = None,
+        in_work: Callable[[], Iterable[ListedFile]] = tuple,
+    ) -> None:
         self._selection = selection
         self._filesystem, self._root = selection.open()
         self._until_ms = until_ms
+        self._in_work = in_work
         self._has_named_later = False
         self._sink_log: SinkLog | None = None
-        # By directory that has settled: its time of modification, and the directories in it.
-        self._settled: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._is_local = self._filesystem.type_name == "local"
+        self._settled: dict[str, _Settled] = {}
         self._full_at = -math.inf
         # Whether the last listing has all directories, not only changed ones.
         self.lists_all = False
@@ -114,6 +151,10 @@ class Lister:
             self._settled.clear()
             self._full_at = time.monotonic()
         self.lists_all = not self._settled
+        if self._settled:
+            for file in self._in_work():
+                if file.directory in self._settled and not _is_there(_path(self._root, file.relative_path), file):
+                    del self._settled[file.directory]
         return self._restricted(self._list(directories, files), is_complete=has_more)
 
     def list_again(self, directory: str) -> list[ListedFile]:
@@ -176,27 +217,29 @@ class Lister:
             )
 
     def _walk(self, start: str, seen: set[str]) -> Iterator[ListedDirectory]:
-        settles = self._filesystem.type_name == "local"
         left = [start]
         while left:
-            directories = [directory for directory in left if directory not in seen]
-            seen.update(directories)
-            left = []
+            unseen, left = [directory for directory in left if directory not in seen], []
+            seen.update(unseen)
+            directories = []
+            for directory in unseen:
+                settled = self._settled.get(directory)
+                if settled is not None and settled.is_as_it_was():
+                    left += settled.below
+                else:
+                    directories.append(directory)
             infos = self._filesystem.get_file_info([_path(self._root, directory) for directory in directories])
             for directory, info in zip(directories, infos, strict=True):
-                if info.type is not fs.FileType.Directory or (settles and _leads_up(info.path, directory)):
+                if info.type is not fs.FileType.Directory or (self._is_local and _leads_up(info.path, directory)):
                     continue
                 changed_ns = info.mtime_ns or 0
-                settled = self._settled.get(directory)
-                if settled is not None and settled[0] == changed_ns:
-                    left += settled[1]
-                    continue
                 listed_ns = time.time_ns()
                 found, below = self._list_one(info.path, directory)
                 left += below
                 has_settled = changed_ns < listed_ns - _SETTLED_NS
-                if settles and has_settled and info.path not in self._holding_empty:
-                    self._settled[directory] = (changed_ns, tuple(below))
+                if self._is_local and has_settled and info.path not in self._holding_empty:
+                    last = max(found.files, key=attrgetter("name"), default=None)
+                    self._settled[directory] = _Settled(info.path, changed_ns, tuple(below), last)
                 else:
                     self._settled.pop(directory, None)
                 is_same = has_settled and self._filesystem.get_file_info(info.path).mtime_ns == changed_ns
@@ -294,6 +337,19 @@ def list_directory(selection: Selection, directory: str) -> list[ListedFile]:
 
 def _path(root: str, directory: str) -> str:
     return posixpath.normpath(posixpath.join(root, directory)) if directory not in ("", ".") else root
+
+
+def _version(modified_ms: int, size: int) -> int:
+    return modified_ms << _SIZE_BITS | size
+
+
+def _is_there(path: str, file: ListedFile) -> bool:
+    """Return whether a file of the local file system is there in this version."""
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return _version(now.st_mtime_ns // 1_000_000, now.st_size) == file.version
 
 
 def _leads_up(path: str, directory: str) -> bool:

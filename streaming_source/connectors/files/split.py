@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
-from pyarrow import fs
-
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
 from streaming_source.connectors.files.listing import ListedFile
@@ -26,7 +24,11 @@ class FileSplit(RangedSplit):
     For a directory, `file` is the name of the file that has this record, and `row` is its row there; all files with
     lower names are read. If `row` is None, `file` is read too, and the next record is in a later file. At the origin
     they are empty and 0. `files` is how many files there were up to `file`: if a restart finds more, some are out of
-    order. For a single file, `modified_ms` is when it was modified, and `size` its bytes. `ranges` are for readers.
+    order.
+
+    `modified_ms` is when the single file, or `file`, was modified, and `size` its bytes; None where they are not known.
+    `newest_ms` is when the latest of the files up to `file` was modified, None if that is `file`. `ranges` are for
+    readers.
     """
 
     split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
@@ -36,6 +38,7 @@ class FileSplit(RangedSplit):
     files: int = 0
     modified_ms: int | None = None
     size: int | None = None
+    newest_ms: int | None = None
     ranges: tuple[FileRange, ...] = ()
 
     @staticmethod
@@ -48,13 +51,18 @@ class FileSplit(RangedSplit):
     @property
     def path(self) -> str:
         """Of the directory or file below the source's root."""
-        return self.split_id.removesuffix(f"@{self.modified_ms}")
+        return self.split_id if self.file else self.split_id.removesuffix(f"@{self.modified_ms}")
 
-    def is_rewritten(self, info: fs.FileInfo) -> bool:
-        """Return whether the file has changed since; False if it is gone, or its time of modification is not known."""
-        if info.type is not fs.FileType.File or not self.modified_ms:
+    def is_rewritten(self, file: ListedFile) -> bool:
+        """Return whether the single file, or one up to `file`, has changed; False of others, and if it is not known.
+
+        Of a file before `file` it is known that it was modified no later than `newest_ms`.
+        """
+        if self.modified_ms is None or (self.file and file.name > self.file):
             return False
-        return (info.mtime_ns or 0) // 1_000_000 != self.modified_ms or self.size not in (None, info.size)
+        if self.file and file.name < self.file:
+            return file.modified_ms > (self.newest_ms or self.modified_ms)
+        return file.modified_ms != self.modified_ms or self.size not in (None, file.size)
 
     @property
     def place(self) -> str:
@@ -66,18 +74,26 @@ class FileSplit(RangedSplit):
         return replace(self, ranges=ranges)
 
     def origin(self) -> FileSplit:
+        if self.file:
+            return FileSplit(self.split_id)
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
 
 
 class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
-    """Of a directory `[split id, position, file, row, files]`, of a file `[split id, position, modified_ms, size]`."""
+    """Of a directory `[split id, position, file, row, files, modified_ms, size, newest_ms]`, the last ones if known.
+
+    Of a file `[split id, position, modified_ms, size]`.
+    """
 
     version = 1
 
     def to_json(self, value: FileSplit) -> list[object]:
-        is_directory = value.modified_ms is None
-        place = [value.file, value.row, value.files] if is_directory else [value.modified_ms, value.size]
-        return [value.split_id, value.position, *place]
+        if not value.file and value.modified_ms is not None:
+            return [value.split_id, value.position, value.modified_ms, value.size]
+        version = [value.modified_ms, value.size, value.newest_ms]
+        while version and version[-1] is None:
+            version.pop()
+        return [value.split_id, value.position, value.file, value.row, value.files, *version]
 
     def serialize(self, value: FileSplit) -> bytes:
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()
@@ -90,8 +106,10 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
                 modified_ms, size = [*place, None][:2]
                 split = FileSplit(split_id, position, modified_ms=modified_ms, size=size)
             else:
-                file, row, files = place
-                split = FileSplit(split_id, position, file, row, files)
+                names = ("file", "row", "files", "modified_ms", "size", "newest_ms")
+                if not 3 <= len(place) <= len(names):
+                    raise ValueError(f"{len(place)} entries after the position")
+                split = FileSplit(split_id, position, **dict(zip(names, place, strict=False)))
             _check_types(split)
         except (ValueError, TypeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no split of files: {error}") from error
@@ -100,6 +118,7 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
 
 def _check_types(split: FileSplit) -> None:
     names: tuple[object, ...] = (split.split_id, split.file)
-    numbers: tuple[object, ...] = (split.position, split.row or 0, split.files, split.modified_ms or 0, split.size or 0)
+    counts = (split.position, split.row or 0, split.files)
+    numbers: tuple[object, ...] = (*counts, split.modified_ms or 0, split.size or 0, split.newest_ms or 0)
     if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
         raise TypeError("a name is no text, or a number no number")
