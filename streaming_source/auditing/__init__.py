@@ -1,8 +1,6 @@
 """What a query over Spark's own sources loses to its watermark, by its checkpoint and its data alone.
 
-    checkpoint            the micro-batches that were committed: offsets, and the watermarks they ran under
-    operators             the stateful operators, by what Spark keeps beside their state; which of them sees rows first
-    state_keys            the keys in the files of Spark's default state store
+    operators             which stateful operator sees rows first, and its rule
     state_windows         size and slide of windows, by the keys in the state
     output_mode           the output mode, by the keys in the state
     rule                  which rows an operator drops, as bounds of event time: without I/O
@@ -14,7 +12,7 @@
       kafka                 ranges of offsets, re-read once; what retention has deleted
       delta                 the table's snapshot and log, bounds by its statistics
     counting              rows of blocks against bounds: a block is read only where a bound lies inside of it
-    watermark_check       whether the event times lead to the watermarks that Spark had
+    watermark_check       whether the event times lead to the watermarks that Spark had; if not, all is unknown
     result                the counts as Arrow tables; which splits carried the watermark away
     text                  the same in words
     report                `Audit`: all of that, and JSON

@@ -19,7 +19,7 @@ class Fix:
     """One source of the query as a format of this library: its options, the place to load, and the old query.
 
     With the bound `maxOutOfOrderness` of `options`, `late` of the source's present `records` would be late; None if
-    that was not counted.
+    that was not counted. `no_bound` is why no bound could be found.
     """
 
     format: str
@@ -28,6 +28,7 @@ class Fix:
     checkpoint: str
     records: int | None = None
     late: int | None = None
+    no_bound: str | None = None
 
     def __str__(self) -> str:
         options = [f'    .option("{name}", "{value}")' for name, value in self.options.items()]
@@ -54,6 +55,7 @@ class Fix:
             "path": self.path,
             "records": self.records,
             "late": self.late,
+            "noBound": self.no_bound,
             "lines": str(self).splitlines(),
         }
 
@@ -66,6 +68,8 @@ def fixes(found: Counts, options: Mapping[str, str]) -> list[Fix]:
         if source.kind == "files":
             path = source.name.removeprefix("file://")
             chosen = {} if source.format == "parquet" else {"fileFormat": str(source.format)}
+            if source.format in ("csv", "json") and not any(name.lower() == "dataschema" for name in given):
+                chosen["inferSchema"] = "true"
             made.append(
                 Fix("aligned_files", {"eventTimeColumn": source.time, **chosen, **given}, path, found.query.checkpoint)
             )

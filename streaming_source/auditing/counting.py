@@ -14,7 +14,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.auditing.rule import RowTimes, Rule, SessionWindows, Undecided, Windows
 from streaming_source.auditing.sources.base import SplitRead, TimeBlock
-from streaming_source.exceptions import DataLossError
+from streaming_source.exceptions import DataLossError, FileGoneError
 
 __all__ = ["Tally", "count_reads", "settled_sessions"]
 
@@ -54,6 +54,13 @@ class Tally:
         self.emitted += emitted
         self.open += waiting
         self.unknown += unknown
+
+    def undecide(self) -> None:
+        """Make all rows unknown: what was counted does not follow from what the query did."""
+        self.unknown = self.read
+        self.dropped = self.emitted = self.open = self.without_time = 0
+        if self.pairs is not None:
+            self.pairs[1:] = 0, 0, 0
 
     def reach(self, earliest_us: int, latest_us: int) -> None:
         """Extend the range of event times."""
@@ -108,7 +115,9 @@ def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
             if len(valid):
                 tally.reach(int(valid.min()), int(valid.max()))
     except DataLossError as error:
-        tally.gone = str(error).splitlines()[0]
+        # Its first sentence, without the advice for a query that runs.
+        text = " ".join(str(error).splitlines())
+        tally.gone = "the file was deleted" if isinstance(error, FileGoneError) else text.partition(". ")[0]
     return tally
 
 

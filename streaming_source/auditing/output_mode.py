@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from streaming_source.auditing.checkpoint import Checkpoint
-from streaming_source.auditing.operators import Operator
-from streaming_source.auditing.state_keys import entries_of, partitions_of, time_in, versions_of, window_in
+from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.operators import Operator
+from streaming_source.checkpoint.state_keys import entries_of, partitions_of, time_in, versions_of, window_in
 from streaming_source.exceptions import OptionError
 
 __all__ = ["MODES", "output_mode"]
@@ -21,8 +21,10 @@ _FILES: Final = 1_000
 """The most files of the state that are read."""
 
 
-def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | None) -> str | None:
-    """Return the output mode, as given or as the state shows it; None if it is append or update, or has no effect.
+def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | None) -> tuple[str | None, bool]:
+    """Return the output mode, and whether the state shows that it is complete or not.
+
+    The mode is as given or as the state shows it; None if it is append or update, or has no effect.
 
     Raises
     ------
@@ -33,7 +35,7 @@ def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | 
     if given is not None and given not in MODES:
         raise OptionError(f"mode = {given!r}: must be the query's output mode: {', '.join(MODES)}")
     if operator is None or not operator.depends_on_mode:
-        return given
+        return given, False
     is_complete = _is_complete(checkpoint, operator)
     if is_complete is None:
         if given is None:
@@ -42,14 +44,14 @@ def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | 
                 "complete, in which nothing is dropped; give it with --mode append, update or complete (in Python "
                 "mode=)"
             )
-        return given
+        return given, False
     if given is not None and is_complete != (given == "complete"):
         kept, mode = ("still has", "complete") if is_complete else ("has removed", "append or --mode update")
         raise OptionError(
             f"mode = {given!r} is not the query's: its state {kept} groups that the watermark has passed; give --mode "
             f"{mode}"
         )
-    return "complete" if is_complete else given
+    return "complete" if is_complete else given, True
 
 
 def _is_complete(checkpoint: Checkpoint, operator: Operator) -> bool | None:
@@ -62,19 +64,19 @@ def _is_complete(checkpoint: Checkpoint, operator: Operator) -> bool | None:
         return None
     files = (
         (partition, file)
-        for partition in partitions_of(checkpoint, operator.number)
-        for file in versions_of(checkpoint, partition)
+        for partition in partitions_of(checkpoint.log, operator.number)
+        for _, file in versions_of(checkpoint.log, partition)
     )
     unread: set[str] = set()
     for partition, file in islice(files, _FILES):
-        entries = entries_of(checkpoint, file)
+        entries = entries_of(checkpoint.log, file)
         if entries is None:
             # The groups that it removed are not known, so older files of the partition prove nothing.
             unread.add(partition)
             continue
         if partition in unread:
             continue
-        if not all(has_value for _, has_value in entries):
+        if any(value is None for _, value in entries):
             return False
         if any(_has_passed(checkpoint.emitted_us, key, operator, column) for key, _ in entries):
             return True

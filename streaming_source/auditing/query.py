@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from streaming_source.auditing.checkpoint import Checkpoint
 from streaming_source.auditing.counting import Tally, count_reads, settled_sessions
-from streaming_source.auditing.operators import Operator, first_operator, operators_of, rule_of
+from streaming_source.auditing.operators import first_operator, rule_of
 from streaming_source.auditing.output_mode import output_mode
 from streaming_source.auditing.report import Audit
 from streaming_source.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.auditing.rule import Rule, SessionWindows, Undecided
 from streaming_source.auditing.sources import AuditedSource, SplitRead, source_of
 from streaming_source.auditing.sources.event_time import EventTime
-from streaming_source.auditing.state_windows import windows_of_state
-from streaming_source.auditing.watermark_check import watermark_note
-from streaming_source.data_files.stores import StorageOptions
+from streaming_source.auditing.state_windows import check_gap, windows_of_state
+from streaming_source.auditing.watermark_check import Check, check_watermarks, latest_times
+from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.operators import Operator, operators_of
+from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import OptionError
 
 __all__ = ["audit"]
@@ -80,24 +81,21 @@ def audit(
     storage = StorageOptions.of(
         {key[len(_STORAGE) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE)}
     )
-    found = Checkpoint.open(checkpoint, storage)
-    operators = operators_of(found)
+    found = Checkpoint.open(checkpoint, None if Root(checkpoint).is_local else Root(checkpoint, storage).open())
+    operators = operators_of(found.log)
     places = range(len(found.source_names))
     first = first_operator(operators, len(places)) if operators else None
-    mode = output_mode(found, first, mode)
-    if window is None and first is not None and (column := first.window_column) is not None:
-        windows = windows_of_state(found, first.number, len(first.key), column)
-        window = None if windows is None else str(windows)
-    rule = rule_of(operators, len(places), mode, window)
+    mode, is_mode_shown = output_mode(found, first, mode)
+    shown, window, rule = _windows_and_rule(found, operators, first, mode, window)
     times = _for_each(time, len(places), "time")
     paths = _for_each(source, len(places), "source")
     zone, unit, pattern = (given.pop(name, None) for name in ("timeZone", "timestampUnit", "timePattern"))
-    delay_us = _delay_us(first)
+    delays = frozenset(field.delay_us for field in first.event_times) if first is not None else frozenset()
     sources = [
         source_of(
             found,
             place,
-            EventTime(times[place], unit, zone, pattern, delay_us),
+            EventTime(times[place], unit, zone, pattern, next(iter(delays)) if len(delays) == 1 else None),
             path=paths[place],
             options=given,
             storage=storage,
@@ -105,6 +103,12 @@ def audit(
         for place in places
     ]
     counted = list(_counted(found, sources, rule, progress))
+    check = _checked(found, sources, counted, delays, zone)
+    undecided = rule.why if isinstance(rule, Undecided) else None
+    if undecided is None and check.refuted is not None:
+        undecided = _refuted(check, sum(tally.dropped for _, _, tally in counted))
+        for _, _, tally in counted:
+            tally.undecide()
     query = AuditedQuery(
         checkpoint=checkpoint,
         query_id=found.log.query_id(),
@@ -112,12 +116,85 @@ def audit(
         operator=None if first is None else first.title,
         window=window,
         mode=mode,
-        undecided=rule.why if isinstance(rule, Undecided) else None,
-        downstream=tuple(one.title for one in reversed(operators[:-1])) if first is not None else (),
+        undecided=undecided,
+        downstream=tuple(one.title for one in reversed((operators or [])[:-1])) if first is not None else (),
+        is_window_shown=shown,
+        is_mode_shown=is_mode_shown,
     )
-    note = watermark_note(found, counted, delay_us)
-    notes = [text for one in sources for text in one.notes] + ([] if note is None else [note])
-    return Audit.of(query, found, counted, notes)
+    notes = [text for one in sources for text in one.notes]
+    return Audit.of(query, found, counted, [*notes, *_notes(check, query)])
+
+
+def _windows_and_rule(
+    checkpoint: Checkpoint,
+    operators: Sequence[Operator] | None,
+    first: Operator | None,
+    mode: str | None,
+    window: str | None,
+) -> tuple[bool, str | None, Rule]:
+    """Return whether the state shows the windows, the windows in words, and the rule of the first operator."""
+    shown = None
+    if first is not None:
+        shown = windows_of_state(checkpoint.log, first)
+        if window is not None:
+            check_gap(checkpoint.log, first, window)
+    if shown is None:
+        return False, window, rule_of(checkpoint, operators, mode, window)
+    if shown.changed is not None:
+        return True, None, Undecided(shown.changed)
+    if window is not None:
+        shown.check(window)
+    elif shown.windows is not None:
+        window = str(shown.windows)
+    return shown.windows is not None, window, rule_of(checkpoint, operators, mode, window)
+
+
+def _checked(
+    checkpoint: Checkpoint,
+    sources: Sequence[AuditedSource],
+    counted: Sequence[tuple[int, SplitRead, Tally]],
+    delays_us: frozenset[int],
+    zone: str | None,
+) -> Check:
+    """Compare the watermarks, and require what nothing but these could confirm.
+
+    Raises
+    ------
+    OptionError
+        If no row has a time, or the zone of times decides, is not given, and cannot be confirmed.
+    """
+    zoneless = next((one for one in sources if one.needs_zone), None)
+    check = check_watermarks(checkpoint, latest_times(checkpoint, counted), delays_us, needs_zone=zoneless is not None)
+    if not check.has_times:
+        columns = ", ".join(one.time for one in sources)
+        raise OptionError(
+            f"time = {columns!r}: {check.refuted}; name the column of withWatermark with --time, and how its times are "
+            "written with -o timestampUnit=ms or -o timePattern"
+        )
+    has_watermark = any(batch.watermark_us or batch.next_us for batch in checkpoint.batches)
+    if zoneless is not None and zone is None and has_watermark and check.unchecked is not None:
+        raise OptionError(
+            f"the times in {zoneless.time} of {zoneless.name} have no zone, the checkpoint does not keep that of the "
+            f"query's session, and {check.unchecked}; give it with -o timeZone=Europe/Berlin or the like"
+        )
+    return check
+
+
+def _refuted(check: Check, dropped: int) -> str:
+    bound = f"; if it only filters them, at most {dropped:,} were dropped" if check.is_filtered else ""
+    return f"{check.refuted}{bound}"
+
+
+def _notes(check: Check, query: AuditedQuery) -> Iterator[str]:
+    if check.note is not None:
+        yield check.note
+    if (
+        check.unchecked is not None
+        and query.operator is not None
+        and query.undecided is None
+        and len(query.sources) > 1
+    ):
+        yield f"Whether the event times are those of the query could not be checked: {check.unchecked}."
 
 
 def _counted(
@@ -149,9 +226,3 @@ def _for_each(given: str | Sequence[str] | None, sources: int, name: str) -> lis
             f"{name} is given {len(values)} times, and the query has {sources} sources: give one for each"
         )
     return values
-
-
-def _delay_us(operator: Operator | None) -> int | None:
-    """Return the delay of `withWatermark`, if the state has a single one; else None."""
-    delays = {field.delay_us for field in operator.event_times} if operator is not None else set()
-    return delays.pop() if len(delays) == 1 else None

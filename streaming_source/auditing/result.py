@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
+from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 
 __all__ = ["COUNTS", "PAIRS", "AuditedQuery", "Carrier", "Counts", "SourceSummary"]
 
@@ -61,7 +61,8 @@ class AuditedQuery:
 
     `operator` is the stateful operator that drops rows, in words; None if the query has none. `window` describes its
     windows. `mode` is the output mode; None if it is append or update, or has no effect. `undecided` is why all rows
-    are unknown. `downstream` are the operators after it, whose drops are not counted.
+    are unknown. `downstream` are the operators after it, whose drops are not counted. If `is_window_shown`, the state
+    has such windows; else they are as the user gave them. So it is with `is_mode_shown` and complete mode.
     """
 
     checkpoint: str
@@ -72,6 +73,8 @@ class AuditedQuery:
     mode: str | None
     undecided: str | None
     downstream: tuple[str, ...]
+    is_window_shown: bool = False
+    is_mode_shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

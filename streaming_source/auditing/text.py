@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from alignment.sentence import moment
 from streaming_source.auditing.result import Carrier, Counts
@@ -16,6 +18,7 @@ __all__ = ["report", "split_table", "summary"]
 
 _LISTED: Final = 20
 _CARRIERS: Final = 3
+_REASONS: Final = 3
 
 
 def report(audit: Counts) -> str:
@@ -39,16 +42,26 @@ def _sentences(audit: Counts) -> Iterator[str]:
     if audit.query.undecided is not None:
         yield f"What was dropped is unknown of all {_rows(read)}: {audit.query.undecided}."
     elif operator is None:
-        yield f"No row was dropped of {read:,}: the query has no stateful operator."
+        yield f"No row was dropped of {read:,}: the query has no stateful operator, or no watermark."
+    elif (known := read - _purged(audit) - _lost(audit)) < read:
+        of_known = f"of the {known:,} rows of which it is known"
+        lost = f"{audit.dropped:,} {of_known} were dropped ({_share(audit.dropped, known)})" if audit.dropped else ""
+        yield f"{lost or f'No row was dropped {of_known}'} by {operator}."
+    elif audit.query.mode == "complete":
+        given = "" if audit.query.is_mode_shown else ", as given,"
+        yield f"No row was dropped of {read:,} that {operator} read: the output mode{given} is complete."
     elif not audit.dropped:
         yield f"No row was dropped of {read:,} that {operator} read."
     else:
         yield f"{audit.dropped:,} of {read:,} rows were dropped ({_share(audit.dropped, read)}) by {operator}."
     if audit.query.undecided is None and operator is not None:
         yield from _kept(audit)
+        if audit.dropped:
+            yield "Rows that the query filters out before it are counted as well."
     if audit.query.window is not None:
         mode = audit.query.mode or "append or update"
-        yield f"Its windows are of {audit.query.window}, and its output mode is {mode}."
+        shown = "" if audit.query.is_window_shown else ", as given"
+        yield f"Its windows are of {audit.query.window}{shown}, and its output mode is {mode}."
     if audit.exact_from > 0:
         yield (
             f"Spark has removed the offsets of the micro-batches before {audit.exact_from}: what they dropped is "
@@ -90,13 +103,17 @@ def _undecided(audit: Counts) -> str:
 
 
 def _gone(audit: Counts) -> Iterator[str]:
-    gone = audit.reads.filter(audit.reads["gone"].is_valid())
-    if gone.num_rows:
-        first = gone["gone"][0].as_py()
-        lost = _lost(audit)
-        counted = f"; of {lost:,} rows it is unknown" if lost else ", and its rows are in no count"
-        more = f" and of {gone.num_rows - 1:,} more" if gone.num_rows > 1 else ""
-        yield f"Not all can be seen any more{counted}: {gone['split'][0].as_py()}{more}: {first}."
+    gone: dict[str, list[dict[str, Any]]] = {}
+    for row in audit.reads.filter(audit.reads["gone"].is_valid()).to_pylist():
+        gone.setdefault(row["gone"], []).append(row)
+    for why, rows in list(gone.items())[:_REASONS]:
+        lost = 0 if audit.query.undecided else sum(row["unknown"] for row in rows)
+        its = "its" if len(rows) == 1 else "their"
+        counted = f"; of {lost:,} rows it is unknown" if lost else f", and {its} rows are in no count"
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        yield f"Not all can be seen any more{counted}: {rows[0]['split']}{more}: {why}."
+    if len(gone) > _REASONS:
+        yield f"So it is for {len(gone) - _REASONS:,} other reasons; --json has them."
 
 
 def _carriers(audit: Counts) -> Iterator[str]:
@@ -124,19 +141,31 @@ def split_table(audit: Counts, most: int) -> list[tuple[str, ...]]:
     if table.num_rows < 2:
         table, name = audit.splits(), "split"
     rows = table.sort_by([("dropped", "descending"), ("read", "descending")]).slice(0, most).to_pylist()
+    unknown = _unknown_by(audit, name)
     several = len(audit.query.sources) > 1
-    return [(name, "read", "dropped", "", "from", "to"), *(_row(row, name, several=several) for row in rows)]
+    cells = (_row(row, name, unknown.get((row["source"], row[name]), 0), several=several) for row in rows)
+    return [(name, "read", "dropped", "", "from", "to"), *cells]
 
 
-def _row(row: Mapping[str, Any], name: str, *, several: bool) -> tuple[str, ...]:
-    share = _share(row["dropped"], row["read"]) if row["read"] else ""
+def _row(row: Mapping[str, Any], name: str, unknown: int, *, several: bool) -> tuple[str, ...]:
+    known = row["read"] - unknown
+    dropped, share = (f"{row['dropped']:,}", _share(row["dropped"], known)) if known else ("unknown", "")
     times = (_moment(row[bound]) for bound in ("earliest", "latest"))
     source = f"{row['source']}: " if several else ""
-    return f"{source}{row[name] or '.'}", f"{row['read']:,}", f"{row['dropped']:,}", share, *times
+    return f"{source}{row[name] or '.'}", f"{row['read']:,}", dropped, share, *times
 
 
 def _moment(time: Any) -> str:
     return "" if time is None else moment(pa.scalar(time, pa.timestamp("us", "UTC")).value)
+
+
+def _unknown_by(audit: Counts, name: str) -> dict[tuple[int, str], int]:
+    """Return by source and split, or directory, how many rows may have been dropped or not."""
+    found: Counter[tuple[int, str]] = Counter()
+    for row in audit.reads.to_pylist():
+        if audit.query.undecided is not None or row["batch"] is None or row["gone"] is not None:
+            found[row["source"], row[name]] += row["unknown"]
+    return found
 
 
 def _purged(audit: Counts) -> int:
@@ -145,7 +174,7 @@ def _purged(audit: Counts) -> int:
 
 
 def _lost(audit: Counts) -> int:
-    gone = audit.reads.filter(audit.reads["gone"].is_valid())
+    gone = audit.reads.filter(pc.and_(audit.reads["gone"].is_valid(), audit.reads["batch"].is_valid()))
     return sum(gone["unknown"].to_pylist())
 
 

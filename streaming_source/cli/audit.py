@@ -99,21 +99,20 @@ def _bounded(fix: Fix, rows: int, wanted: bool | None) -> Fix:
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        extra = "spark-watermark-alignment[pyspark]"
-        typer.echo(f"the bound could not be found: that needs PySpark; pip install '{extra}'", err=True)
-        return fix
+        return replace(fix, no_bound="that needs PySpark; pip install 'spark-watermark-alignment[pyspark]'")
     place = {} if fix.path is None else {"path": fix.path}
     try:
         advice = advise_on(AlignedDataSource.of_format(fix.format, {**fix.options, **place}))
     except (AlignmentError, OSError) as error:
-        typer.echo(f"the bound could not be found: {error}", err=True)
-        return fix
+        return replace(fix, no_bound=" ".join(str(error).splitlines()))
     bound = advice.delays[-1]
     options = {**fix.options, "maxOutOfOrderness": format_duration(bound.delay_us)}
     return replace(fix, options=options, records=advice.rows, late=bound.late + advice.invalid)
 
 
 def _shown(fix: Fix) -> str:
+    if fix.no_bound is not None:
+        return f"These lines lose nothing to skew; their maxOutOfOrderness could not be found: {fix.no_bound}\n\n{fix}"
     if fix.records is None:
         advise = "the bound maxOutOfOrderness is found by --advise"
         return f"These lines lose nothing to skew; {advise}:\n\n{fix}"

@@ -12,8 +12,8 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 WALKS = re.findall(r"^- (\*.*?)(?=^- |\Z)", PAGE.split("## Four walks")[1].split("\n## ")[0], re.M | re.S)
 QUESTIONS = re.findall(r"^- (\*[^*]+\?\*.*?)(?=^- |^\S|\Z)", PAGE.split("## Four walks")[0], re.M | re.S)
 NAMED = ("alignment", *(f"streaming_source.{name}" for name in (
-    "api", "connectors.files", "connectors.kafka", "coordinator", "data_files", "gateway", "monitoring", "reader",
-    "spark",
+    "api", "checkpoint", "connectors.files", "connectors.kafka", "coordinator", "data_files", "gateway", "monitoring",
+    "reader", "spark",
 )))  # fmt: skip
 
 

@@ -126,13 +126,16 @@ def is_allowed(module: Module, found: Import) -> bool:
     if within(module.name, "streaming_source.gateway"):
         own = ("streaming_source.api", "streaming_source.exceptions", "streaming_source.gateway")
         return within(target, "alignment", *own)
+    if within(module.name, "streaming_source.checkpoint"):
+        # What a checkpoint says is known without a source: who needs that of a connector has it parse what is there.
+        return within(target, "pyarrow", "streaming_source.checkpoint", "streaming_source.exceptions")
     if within(module.name, "streaming_source.monitoring"):
-        own = ("streaming_source.exceptions", "streaming_source.monitoring")
+        own = ("streaming_source.checkpoint", "streaming_source.exceptions", "streaming_source.monitoring")
         return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
     if within(module.name, "streaming_source.auditing"):
         own = ("streaming_source.auditing", "streaming_source.exceptions", "streaming_source.monitoring")
-        known = ("alignment", "streaming_source.api", "streaming_source.connectors", "streaming_source.data_files")
-        return within(target, *known, *own) or not within(target, *PACKAGES)
+        known = ("alignment", *(f"streaming_source.{name}" for name in ("api", "checkpoint", "connectors")))
+        return within(target, "streaming_source.data_files", *known, *own) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
         shared = ("alignment", "streaming_source.api", "streaming_source.data_files", "streaming_source.exceptions")
         # What all formats of tables share is no connector by itself.
@@ -236,6 +239,8 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
         ("streaming_source.gateway.server", "import pyarrow.flight"),
         ("streaming_source.api.serializer", "from streaming_source.gateway import GatewayAddress"),
         ("streaming_source.auditing.query", "from streaming_source.spark.delay import advise_on"),
+        ("streaming_source.checkpoint.operators", "from streaming_source.auditing.rule import Rule"),
+        ("streaming_source.checkpoint.source_offsets", "from streaming_source.connectors.kafka import KafkaSource"),
         ("streaming_source.auditing.sources.delta", "import pyspark"),
         ("streaming_source", "from pyspark.sql import DataFrame"),
         ("streaming_source", "from streaming_source.spark import register"),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
-from streaming_source.auditing.checkpoint import CommittedBatch
+from streaming_source.checkpoint.micro_batches import CommittedBatch
 
 __all__ = ["AuditedSource", "SplitRead", "TimeBlock", "loaded"]
 
@@ -75,6 +75,11 @@ class AuditedSource(ABC):
     def format_name(self) -> str | None:
         """The format of its files or values; None if they have none."""
         return None
+
+    @property
+    def needs_zone(self) -> bool:
+        """Whether its times say no zone, so that they depend on that in which they are read."""
+        return False
 
     @property
     @abstractmethod

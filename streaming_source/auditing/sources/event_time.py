@@ -14,7 +14,7 @@ from alignment.arrow_times import UTC
 from alignment.column_paths import column_at
 from alignment.timestamps import CallableTimestampAssigner, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Int64Array
-from streaming_source.auditing.checkpoint import CommittedBatch
+from streaming_source.checkpoint.micro_batches import CommittedBatch
 from streaming_source.exceptions import OptionError
 
 __all__ = ["EventTime", "time_column"]

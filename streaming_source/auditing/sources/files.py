@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import sys
 from bisect import bisect_left
@@ -13,19 +12,23 @@ from itertools import takewhile
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
+from alignment.watermarks import Int64Array
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
+from streaming_source.checkpoint.file_log import LoggedFile, file_log
+from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.source_offsets import parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
-from streaming_source.exceptions import CheckpointError, DataLossError, OptionError
+from streaming_source.exceptions import DataLossError, OptionError
 
 __all__ = ["FilesSource", "StoredFiles", "file_blocks"]
 
@@ -35,7 +38,8 @@ _FORMATS: Final = {
 }
 _COMPRESSED: Final = ("gz", "bz2", "zst", "lz4", "deflate", "snappy")
 _ALL: Final = sys.maxsize
-_RESTORE: Final = "restore it from a copy of the checkpoint"
+_ZONES: Final = ("UTC", "+01:00")
+_NS_A_MS: Final = 1_000_000
 
 
 class FilesSource(AuditedSource):
@@ -64,18 +68,22 @@ class FilesSource(AuditedSource):
         storage: StorageOptions = NO_STORAGE_OPTIONS,
     ) -> None:
         self._place = place
-        self._entries = _file_log(checkpoint, checkpoint.source_names[place])
-        uris = [uri for _, uri in self._entries]
+        last = checkpoint.batches[-1].ends if checkpoint.batches else checkpoint.purged_until or ()
+        self._logged = file_log(checkpoint.log, checkpoint.source_names[place], _log_offset(last[place]))
+        uris = [one.uri for one in self._logged]
         self.root = _common_directory(uris)
         self.name = moved_to or unquote(self.root)
         archive = options.get("sourceArchiveDir")
         self._files = StoredFiles(self.root, moved_to, archive, storage)
+        # Copies have times of their own.
+        self._has_times = moved_to is None and archive is None
         if self._files.is_remote:
             self.workers = 32
         given = {name: value for name, value in options.items() if name != "sourceArchiveDir"}
-        self._format, schema = self._readable(uris, given)
+        self._zoneless_format, schema = self._readable(uris, given)
+        self._format = self._zoneless_format.in_zone(event_time.zone_name)
         if event_time.column is None:
-            column = time_column(schema, checkpoint.batches, event_time, self._latest_of)
+            column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
             event_time = replace(event_time, column=column)
         event_time = replace(event_time, column=exact_path(schema, str(event_time.column)))
         self._time = event_time
@@ -96,13 +104,27 @@ class FilesSource(AuditedSource):
         """Yield each file once."""
         ends = [_log_offset(batch.ends[self._place]) for batch in batches]
         purged = _log_offset(purged_until)
-        for logged, uri in self._entries:
-            if logged > (ends[-1] if ends else purged):
+        for one in self._logged:
+            if one.entry > (ends[-1] if ends else purged):
                 return
-            batch = None if logged <= purged else batches[bisect_left(ends, logged)]
-            split = unquote(uri[len(self.root) :].strip("/"))
-            blocks = partial(self._blocks, uri)
-            yield SplitRead(batch, split, posixpath.dirname(split), blocks)
+            batch = None if one.entry <= purged else batches[bisect_left(ends, one.entry)]
+            split = unquote(one.uri[len(self.root) :].strip("/"))
+            yield SplitRead(batch, split, posixpath.dirname(split), partial(self._blocks, one))
+
+    @property
+    def needs_zone(self) -> bool:
+        """Whether the times of the first file that is there depend on the zone in which they are read."""
+        kind = self._schema.field(0).type
+        if self._format.has_statistics and pa.types.is_timestamp(kind) and kind.tz is not None:
+            return False
+        for one in self._logged:
+            file = FileRows(self._files.at(one.uri), 0, _ALL)
+            try:
+                utc, other = (self._times_in(zone, file) for zone in _ZONES)
+            except DataLossError:
+                continue
+            return not np.array_equal(utc, other)
+        return False
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -123,16 +145,22 @@ class FilesSource(AuditedSource):
             "moved, give the directory with --source, or with -o sourceArchiveDir=DIRECTORY if Spark archived them"
         ) from gone
 
-    def _blocks(self, uri: str) -> Iterator[TimeBlock]:
-        return file_blocks(self._format, self._files.at(uri), self._schema, self._assigner)
+    def _blocks(self, one: LoggedFile) -> Iterator[TimeBlock]:
+        if self._has_times:
+            self._files.check_unchanged(one)
+        return file_blocks(self._format, self._files.at(one.uri), self._schema, self._assigner)
 
-    def _latest_of(self, column: str, batch: CommittedBatch) -> int:
+    def _times_in(self, zone: str, file: FileRows) -> Int64Array:
+        fmt, time = self._zoneless_format.in_zone(zone), replace(self._time, zone=zone)
+        return fmt.event_times(file, self._schema, time.assigner())
+
+    def _latest_of(self, zone: str | None, column: str, batch: CommittedBatch) -> int:
         """Return the latest time of a column in a micro-batch."""
         latest = NO_TIMESTAMP
-        time = EventTime(column)
-        for number, uri in self._entries:
-            if _log_offset(batch.starts[self._place]) < number <= _log_offset(batch.ends[self._place]):
-                file = self._files.at(uri)
+        time = EventTime(column, zone=zone)
+        for one in self._logged:
+            if _log_offset(batch.starts[self._place]) < one.entry <= _log_offset(batch.ends[self._place]):
+                file = self._files.at(one.uri)
                 schema = _column_of(self._format.schema_of(file), time)
                 blocks = self._format.describe(file, schema, time.assigner(), "auto")
                 latest = max(latest, int(blocks.max_us.max(initial=NO_TIMESTAMP)))
@@ -159,6 +187,19 @@ class StoredFiles:
     def is_remote(self) -> bool:
         """Whether reading a file takes requests to a store."""
         return bool(self._filesystem.type_name != "local")
+
+    def check_unchanged(self, one: LoggedFile) -> None:
+        """Raise a `DataLossError` if a file was modified since the query listed it; some stores keep no such times."""
+        file = self.at(one.uri)
+        info = self._filesystem.get_file_info(file.path)
+        if not one.modified_ms or not info.is_file or info.mtime_ns is None:
+            return
+        # Some stores have whole seconds.
+        step = 1 if one.modified_ms % 1_000 else 1_000
+        if one.modified_ms // step != info.mtime_ns // _NS_A_MS // step:
+            raise DataLossError(
+                "it was changed after the query had read it; if it was only copied, give the directory with --source"
+            )
 
     def at(self, uri: str) -> StoredFile:
         """Return a file, which need not exist."""
@@ -199,35 +240,9 @@ def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:
     return pa.schema([schema.field(column)])
 
 
-def _file_log(checkpoint: Checkpoint, name: str) -> list[tuple[int, str]]:
-    """Return all files that the source listed, as log entry number and URI, in order of their numbers."""
-    folder = f"sources/{name}"
-    found = checkpoint.names_in(folder)
-    compact = max((int(n.removesuffix(".compact")) for n in found if n.endswith(".compact")), default=-1)
-    later = sorted(int(n) for n in found if n.isdigit() and int(n) > compact)
-    if compact < 0 and not later:
-        raise CheckpointError(f"{checkpoint.path}/{folder} has no log of the files that were read; {_RESTORE}")
-    if later != list(range(compact + 1, compact + 1 + len(later))):
-        missing = next(n for n, is_there in enumerate(later, compact + 1) if n != is_there)
-        raise CheckpointError(f"{checkpoint.path}/{folder}/{missing} is missing; {_RESTORE}")
-    names = [f"{compact}.compact"] if compact >= 0 else []
-    entries: list[tuple[int, str]] = []
-    for entry in [*names, *map(str, later)]:
-        text = checkpoint.log.text(f"{folder}/{entry}") or ""
-        version, *lines = text.splitlines() or [""]
-        try:
-            if version != "v1":
-                raise ValueError(f"version {version!r}")
-            logged = [json.loads(line) for line in lines]
-            entries += [(int(one["batchId"]), str(one["path"])) for one in logged if one.get("action", "add") == "add"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{checkpoint.path}/{folder}/{entry} is damaged ({error!r}); {_RESTORE}") from None
-    return sorted(entries, key=lambda entry: entry[0])
-
-
 def _log_offset(offset: str | None) -> int:
     """Return the number of the last entry of its log that a source has read."""
-    return -1 if offset is None else int(json.loads(offset)["logOffset"])
+    return -1 if offset is None else parsed(parse_file_offset, offset, "a source of files")
 
 
 def _common_directory(uris: Sequence[str]) -> str:

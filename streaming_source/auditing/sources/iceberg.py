@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
+from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import properties_of
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL

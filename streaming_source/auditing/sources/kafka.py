@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,10 @@ from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition
-from streaming_source.auditing.checkpoint import Checkpoint, CommittedBatch
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.source_offsets import parse_kafka_offset, parsed
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
@@ -103,7 +103,7 @@ class KafkaTopics(AuditedSource):
     def _initial(self) -> Offsets:
         """Return the offsets at which the query began, which the source logs before its first micro-batch."""
         name = f"sources/{self._checkpoint.source_names[self._place]}/0"
-        data = self._checkpoint.bytes_of(name)
+        data = self._checkpoint.log.bytes_of(name)
         try:
             if data is None:
                 raise ValueError("it is missing")
@@ -197,10 +197,5 @@ def _times(assigner: TimestampAssigner, batch: pa.RecordBatch, source_timestamps
 
 def _offsets(text: str | None) -> Offsets:
     """Parse an offset of Spark's source into offsets by partition."""
-    if text is None:
-        return {}
-    return {
-        Partition(topic, int(number)): int(offset)
-        for topic, parts in json.loads(text).items()
-        for number, offset in parts.items()
-    }
+    found = {} if text is None else parsed(parse_kafka_offset, text, "a source of Kafka")
+    return {Partition(*part): end for part, end in found.items()}

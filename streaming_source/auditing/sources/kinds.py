@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from streaming_source.api.options import boolean
-from streaming_source.auditing.checkpoint import Checkpoint
 from streaming_source.auditing.sources.base import AuditedSource
 from streaming_source.auditing.sources.event_time import EventTime
 from streaming_source.auditing.sources.files import FilesSource
+from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.source_offsets import kind_of
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError
 
@@ -30,23 +30,22 @@ def source_of(
 ) -> AuditedSource:
     """Return the query's source at a place; raises a `CheckpointError` if it is of no kind that can be audited."""
     offset = _last_offset(checkpoint, place)
-    if isinstance(offset, Mapping):
-        if "logOffset" in offset:
+    match kind_of(offset):
+        case "files":
             return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
-        if "reservoirVersion" in offset:
+        case "delta":
             return _delta(checkpoint, place, event_time, path, options, storage)
-        if "snapshot_id" in offset:
+        case "iceberg":
             return _iceberg(checkpoint, place, event_time, path, options)
-        if offset and all(isinstance(parts, Mapping) for parts in offset.values()):
+        case "kafka":
             return _kafka(checkpoint, place, event_time, options)
-        if {"v", "source", "splits"} <= offset.keys():
+        case "ours":
             raise CheckpointError(
                 f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
                 f"streaming-source explain {checkpoint.path}"
             )
     raise CheckpointError(
-        f"{checkpoint.path}: source {place} has offsets such as {json.dumps(offset)[:80]}, of another kind of source; "
-        f"{_KNOWN}"
+        f"{checkpoint.path}: source {place} has offsets such as {offset[:80]}, of another kind of source; {_KNOWN}"
     )
 
 
@@ -112,7 +111,7 @@ def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: M
     return KafkaTopics(checkpoint, place, event_time, options=options)
 
 
-def _last_offset(checkpoint: Checkpoint, place: int) -> Any:
+def _last_offset(checkpoint: Checkpoint, place: int) -> str:
     purged = [] if checkpoint.purged_until is None else [checkpoint.purged_until[place]]
     offsets = [*purged, *(batch.ends[place] for batch in checkpoint.batches)]
     text = next((offset for offset in reversed(offsets) if offset is not None), None)
@@ -120,7 +119,4 @@ def _last_offset(checkpoint: Checkpoint, place: int) -> Any:
         raise CheckpointError(
             f"{checkpoint.path}: source {place} has not delivered a row yet; audit the query when it has"
         )
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return text

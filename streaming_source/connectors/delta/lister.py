@@ -18,7 +18,7 @@ from pyarrow import fs
 from alignment import arrow_compute as pc
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import DeltaColumns, check_change
-from streaming_source.connectors.delta.commits import Commit, path_in_table, reached_version, read_commit
+from streaming_source.connectors.delta.commits import Commit, checkpoint_version, path_in_table, read_commit
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
@@ -32,9 +32,6 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Schem
 __all__ = ["DeltaLister", "DeltaRules"]
 
 _log = logging.getLogger(__name__)
-
-_LOOKS: Final = 60
-"""Of so many looks that find nothing one asks whether the log was cleaned up meanwhile; the first one does."""
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a removed file stays, where the table does not say."""
@@ -96,7 +93,8 @@ class DeltaLister:
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted = DeletionVectors(title, open_table)
         self._new_columns = NewColumns(rules.schema_evolution)
-        self._empty_looks = 0
+        # Whether the log was looked at for what follows the last version that was read.
+        self._is_followed = False
 
     @property
     def table_id(self) -> str:
@@ -157,6 +155,7 @@ class DeltaLister:
             if commit is None:
                 self._check_not_cleaned(version + 1, upto)
                 break
+            self._is_followed = True
             version += 1
             found.append(commit)
         if not found:
@@ -168,18 +167,12 @@ class DeltaLister:
         return Commits(version, pa.concat_tables(added).combine_chunks(), len(found), expiring_ms)
 
     def _check_not_cleaned(self, version: int, upto: int | None) -> None:
-        """Raise a `DataLossError` if a version that is not in the log was there before."""
+        # A log is cleaned up days later: not under a stream that follows it.
         if upto is None:
-            self._empty_looks += 1
-            if self._empty_looks == 1 and version > self._columns_of + 1:
-                raise DataLossError(
-                    f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older "
-                    "state of its log was put in place. Start with a new checkpointLocation, which reads the table as "
-                    "it is now"
-                )
-            if self._empty_looks % _LOOKS != 1:
-                return
-            if max(self._columns_of, reached_version(self._filesystem, self._root)) < version:
+            is_followed, self._is_followed = self._is_followed, True
+            # The last checkpoint need not be named.
+            newest = max(self._columns_of, checkpoint_version(self._filesystem, self._root))
+            if is_followed or newest < version:
                 return
         # It may have been written meanwhile.
         if read_commit(self._filesystem, self._root, version) is None:

@@ -1,0 +1,155 @@
+"""The offset log and the commit log: what each micro-batch was to read, and which ones were written to their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from pyarrow import fs
+
+from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
+from streaming_source.exceptions import CheckpointError, DataLossError
+
+__all__ = ["LoggedBatch", "OffsetLog"]
+
+_OFFSETS: Final = ("v1", "v2")
+_COMMITS: Final = ("v1", "v2", "v3")
+_NO_OFFSET: Final = "-"
+_MS: Final = 1_000
+_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """One micro-batch of an offset log.
+
+    Attributes
+    ----------
+    version : str
+        `v1`, or `v2`, in which each source has a name.
+    planned_at_us, watermark_us : int
+        Microseconds since the epoch: when it was planned, and Spark's watermark in it, 0 before there is one.
+    names : sequence of str
+        The folders of the sources in `sources/`: their names in version 2, their numbers in version 1.
+    offsets : sequence of (str or None)
+        What each source was to be read up to, as its text; None for one that has no offset yet.
+    """
+
+    version: str
+    metadata: str
+    planned_at_us: int
+    watermark_us: int
+    names: Sequence[str]
+    offsets: Sequence[str | None]
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Parse a file of the log; `name` is for errors. Raises a `CheckpointError` if it is damaged."""
+        version, *lines = text.rstrip("\n").split("\n")
+        _check_version(version, _OFFSETS, name)
+        metadata, *sources = lines or [""]
+        if not sources:
+            raise CheckpointError(f"{name} is damaged: it has no source; {RESTORE}")
+        names: Sequence[str] = tuple(map(str, range(len(sources))))
+        if version == "v2":
+            names = tuple(line.partition(":")[0] for line in sources)
+            sources = [line.partition(":")[2] for line in sources]
+        try:
+            known = json.loads(metadata)
+            planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
+        except _DAMAGED as error:
+            raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
+        offsets = tuple(None if offset == _NO_OFFSET else offset for offset in sources)
+        return cls(version, metadata, planned_us, watermark_us, names, offsets)
+
+    def __str__(self) -> str:
+        """Return the text of the file."""
+        lines = [_NO_OFFSET if offset is None else offset for offset in self.offsets]
+        if self.version == "v2":
+            lines = [f"{name}:{line}" for name, line in zip(self.names, lines, strict=True)]
+        return "\n".join([self.version, self.metadata, *lines])
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings of Spark that stay as they are between runs."""
+        return dict(json.loads(self.metadata).get("conf") or {})
+
+    def parsed(self, name: str) -> list[Any]:
+        """Return the offsets as JSON, None for what is no object: other sources may write any text."""
+        try:
+            return [json.loads(text) if text is not None and text.startswith("{") else None for text in self.offsets]
+        except ValueError as error:
+            raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
+
+    def with_offset(self, source: int, text: str) -> LoggedBatch:
+        """Return it with another offset of one source."""
+        return replace(self, offsets=(*self.offsets[:source], text, *self.offsets[source + 1 :]))
+
+
+class OffsetLog(CheckpointFiles):
+    """The offsets of a query's last hundred micro-batches, and which of these are committed.
+
+    The checkpoint is as for `CheckpointFiles`. It need not exist.
+    """
+
+    def committed(self) -> set[int]:
+        """Return the numbers of the committed micro-batches. One listing."""
+        return set(self.numbered("commits") or ())
+
+    def commit_times_us(self) -> dict[int, int]:
+        """Return when each of these was committed, by the time of its file. One listing."""
+        return {number: (info.mtime_ns or 0) // 1000 for number, info in (self.numbered("commits") or {}).items()}
+
+    def batches(self) -> list[int]:
+        """Return the numbers of the micro-batches in the log, in order. One listing."""
+        return list(self.numbered("offsets") or ())
+
+    def offset_files(self) -> dict[int, fs.FileInfo]:
+        """Return the files of the offsets, by number; a `CheckpointError` if this is no checkpoint. One listing."""
+        files = self.numbered("offsets")
+        if files is None:
+            raise CheckpointError(
+                f"{self.checkpoint} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
+                "checkpointLocation of the query"
+            )
+        return files
+
+    def name_of(self, batch: int) -> str:
+        """Return the file with the offsets of a micro-batch, as errors have it."""
+        return f"{self.checkpoint}/offsets/{batch}"
+
+    def read(self, batch: int) -> LoggedBatch:
+        """Read one micro-batch; a `DataLossError` if Spark has removed it, a `CheckpointError` if it is damaged."""
+        text = self.text(f"offsets/{batch}")
+        if text is None:
+            raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
+        return LoggedBatch.parse(text, self.name_of(batch))
+
+    def next_watermark_us(self, batch: int) -> int | None:
+        """Return the watermark that follows from the rows of a committed micro-batch; None if it is not committed.
+
+        That is None as well in the commit log of a query that has never had a watermark.
+        """
+        text = self.text(f"commits/{batch}")
+        if text is None:
+            return None
+        name = f"{self.checkpoint}/commits/{batch}"
+        version, _, metadata = text.partition("\n")
+        _check_version(version, _COMMITS, name)
+        try:
+            found = json.loads(metadata).get("nextBatchWatermarkMs")
+            return None if found is None else int(found) * _MS
+        except _DAMAGED as error:
+            raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
+
+
+def _check_version(version: str, known: Sequence[str], name: str) -> None:
+    if not version:
+        raise CheckpointError(f"{name} is empty; {RESTORE}")
+    if version not in known:
+        read = f"{', '.join(known[:-1])} and {known[-1]}"
+        raise CheckpointError(
+            f"{name} is of version {version!r}, and {read} are read; upgrade this library, or {RESTORE}"
+        )

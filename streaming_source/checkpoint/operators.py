@@ -1,0 +1,176 @@
+"""The stateful operators of a query, by the metadata and schemas that Spark keeps beside their state."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
+from streaming_source.exceptions import CheckpointError
+
+__all__ = ["AGGREGATE", "BY_ROW", "JOIN", "SESSIONS", "EventTimeField", "Operator", "operators_of"]
+
+AGGREGATE: Final = "stateStoreSave"
+SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+JOIN: Final = "symmetricHashJoin"
+BY_ROW: Final = ("dedupe", "dedupeWithinWatermark", JOIN)
+_TITLES: Final = {
+    AGGREGATE: "aggregation",
+    SESSIONS: "session windows",
+    "dedupe": "dropDuplicates",
+    "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
+    JOIN: "stream-stream join",
+}
+_DELAY: Final = "spark.watermarkDelayMs"
+_JOINED: Final = re.compile(r"(left|right)-keyWithIndexToValue.*")
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeField:
+    """A column of the state with a watermark: its name, the delay, and whether it is a window."""
+
+    name: str
+    delay_us: int
+    is_window: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One stateful operator. `event_times` are columns of its key, or of each side of a join with a watermark.
+
+    They are known if `is_known`: if the schema of its state is of a supported version. `key` and `value` have the names
+    of the columns of its state.
+    """
+
+    number: int
+    name: str
+    event_times: Sequence[EventTimeField]
+    is_known: bool
+    key: Sequence[str] = ()
+    value: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        """The operator as users call it."""
+        if self.name == AGGREGATE and any(field.is_window for field in self.event_times):
+            return "windowed aggregation"
+        return _TITLES.get(self.name, self.name)
+
+    @property
+    def window_column(self) -> int | None:
+        """The index of the key's column that is a window, of an aggregation; None if none is."""
+        names = [field.name for field in self.event_times if field.is_window]
+        return self.key.index(names[0]) if names and self.name == AGGREGATE else None
+
+    @property
+    def time_column(self) -> int | None:
+        """The index of the key's column, a window or a time, that the watermark is compared with; None if none is."""
+        if self.window_column is not None or self.name != AGGREGATE or not self.event_times:
+            return self.window_column
+        return self.key.index(self.event_times[0].name)
+
+    @property
+    def depends_on_mode(self) -> bool:
+        """Whether the output mode decides what is dropped or emitted: it aggregates by event time."""
+        return self.name == SESSIONS or self.time_column is not None
+
+    @property
+    def session_column(self) -> int | None:
+        """The index of the value's column that is a session; None of another operator."""
+        names = [field.name for field in self.event_times if field.is_window]
+        return self.value.index(names[0]) if names and self.name == SESSIONS else None
+
+    @property
+    def is_join(self) -> bool:
+        """Whether it joins two streams."""
+        return self.name == JOIN
+
+
+def operators_of(files: CheckpointFiles) -> list[Operator] | None:
+    """Return the stateful operators in the order of their numbers: results of a later one go to an earlier one.
+
+    None if there is no folder `state`: the query has none, or the folder was lost.
+
+    Raises
+    ------
+    CheckpointError
+        If the state was written by a Spark before 4.0, which does not keep what its operators are; or is damaged.
+    """
+    folders = files.numbered("state")
+    if folders is None:
+        return None
+    if missing := sorted(set(range(max(folders, default=0) + 1)) - folders.keys()):
+        raise CheckpointError(f"{files.checkpoint}/state/{missing[0]}, of an operator, is missing; {RESTORE}")
+    return [_operator(files, number) for number in folders]
+
+
+def _operator(files: CheckpointFiles, number: int) -> Operator:
+    folder = f"state/{number}"
+    data = files.bytes_of(f"{folder}/_metadata/metadata") or files.bytes_of(f"{folder}/_metadata/v2/0")
+    if data is None and not files.list_folder(f"{folder}/_metadata"):
+        raise CheckpointError(
+            f"{files.checkpoint}/{folder} has no metadata of its operator, which Spark 4.0 and later keep: the query "
+            f"was run by an older one, whose rule for late rows is another, or the file was lost; {RESTORE}, or run "
+            "one micro-batch of it with Spark 4"
+        )
+    try:
+        _, _, text = (data or b"").decode().partition("\n")
+        known = json.loads(text)
+        name, stores = known["operatorInfo"]["operatorName"], [store["storeName"] for store in known["stateStoreInfo"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{files.checkpoint}/{folder}/_metadata/metadata is damaged ({error!r}); {RESTORE}"
+        ) from None
+    event_times: list[EventTimeField] = []
+    structs = None
+    for schema_file in _schema_files(folder, stores):
+        if (schema := files.bytes_of(schema_file)) is None:
+            raise CheckpointError(f"{files.checkpoint}/{schema_file}, of operator {name}, is missing; {RESTORE}")
+        if (read := _structs(schema, f"{files.checkpoint}/{schema_file}")) is not None:
+            structs = structs or read
+            # Sessions and joins have their event times in the value.
+            event_times += _event_times(read[1 if name in (SESSIONS, JOIN) else 0])
+    key, value = ([str(field["name"]) for field in one["fields"]] for one in structs or ({"fields": ()},) * 2)
+    return Operator(number, name, event_times, structs is not None, key, value)
+
+
+def _schema_files(folder: str, stores: Sequence[str]) -> Iterator[str]:
+    for store in stores:
+        if store == "default":
+            yield f"{folder}/0/_metadata/schema"
+        elif _JOINED.fullmatch(store):
+            yield f"{folder}/0/{store}/_metadata/schema"
+
+
+def _structs(schema: bytes, path: str) -> list[Mapping[str, Any]] | None:
+    """Return the key and the value of a schema file; None if it is of an unknown version."""
+    stream = BytesIO(schema)
+
+    def text() -> str:
+        (length,) = struct.unpack(">H", stream.read(2))
+        return stream.read(length).decode()
+
+    def long_text() -> str:
+        (pieces,) = struct.unpack(">i", stream.read(4))
+        return "".join(text() for _ in range(pieces))
+
+    try:
+        version = text()
+        if version not in ("v1", "v2"):
+            return None
+        return [json.loads(text() if version == "v1" else long_text()) for _ in range(2)]
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); {RESTORE}") from None
+
+
+def _event_times(columns: Mapping[str, Any]) -> Iterator[EventTimeField]:
+    for field in columns["fields"]:
+        metadata = field.get("metadata", {})
+        if _DELAY in metadata:
+            is_window = isinstance(field["type"], Mapping)
+            yield EventTimeField(str(field["name"]), int(metadata[_DELAY]) * 1_000, is_window)
