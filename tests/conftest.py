@@ -157,7 +157,8 @@ def _engines_validate() -> Iterator[None]:
 def _looks_rest_not() -> Iterator[None]:
     """A query in this process looks for new records at each trigger: else after nine times as long as a look takes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streaming_source.coordinator.calls._REST", 0)
+        for name in ("_REST", "_IDLE_REST"):
+            patch.setattr(f"streaming_source.coordinator.calls.{name}", 0)
         yield
 
 

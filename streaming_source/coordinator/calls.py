@@ -30,6 +30,14 @@ _SILENT_S: Final = 60.0
 _REST: Final = 9
 """How many times as long as it took a call rests before it is made for a trigger again: Spark calls every 10 ms."""
 
+_IDLE_REST: Final = 19
+"""How many times as long as the thread has worked for a trigger without records the next one waits.
+
+With many splits that is mostly their report, which Spark asks for at each trigger.
+"""
+
+_LONGEST_REST_S: Final = 0.5
+
 
 class AsyncCalls:
     """Calls on workers, and handlers of what they bring on one thread, one after another.
@@ -43,6 +51,8 @@ class AsyncCalls:
         self._arrived: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # Not its number: that of a gateway's thread that has ended may be a worker's by now.
         self._thread = threading.current_thread()
+        # What the thread had worked by then, and when: at the end of the last `refresh`.
+        self._worked_s = self._refreshed_s = 0.0
         self._awaited: set[_Call] = set()
         self._refreshed: list[_Call] = []
         self._ended = False
@@ -135,16 +145,26 @@ class AsyncCalls:
             elif not self.workers.do_one(due=True):
                 return
 
-    def refresh(self, timeout_s: float) -> None:
+    def refresh(self, timeout_s: float, *, rests: bool = False, is_due: Callable[[], bool] = bool) -> None:
         """Make the calls that are made at each trigger, and handle what they bring, as long as they are not dear.
 
         Each is made once it has rested, so that an idle query spends a tenth of its time on them at most. One that has
-        not come back in time is not waited for again before it has.
+        not come back in time is not waited for again before it has. If nothing was planned since the last refresh this
+        one `rests` for as long as the thread has worked since then many times over; what arrives and `is_due` ends it.
         """
+        self._refresh(timeout_s, self._refreshed_s + self._rest_s() if rests else 0.0, is_due)
+        self._worked_s, self._refreshed_s = time.thread_time(), time.monotonic()
+
+    def _rest_s(self) -> float:
+        return min(_IDLE_REST * (time.thread_time() - self._worked_s), _LONGEST_REST_S)
+
+    def _refresh(self, timeout_s: float, rests_until: float, is_due: Callable[[], bool]) -> None:
         cheap = [call for call in self._refreshed if not (call.is_dear or call.is_refreshing)]
-        rests_until = max((call.rests_until for call in cheap), default=0.0)
+        rests_until = max((rests_until, *(call.rests_until for call in cheap)))
         while (left_s := rests_until - time.monotonic()) > 0 and not self._ended:
             self._handle_next(left_s)
+            if is_due():
+                return
         for call in cheap:
             call.is_refreshing = True
             self.workers.submit(partial(self._make, call, refreshes=True))

@@ -96,6 +96,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self._strange = StrangeTimes()
+        # The state at which more was looked for in vain.
+        self._looked_at: SourceState[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -424,8 +426,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _discover_more(self) -> None:
         """Discover new records, for a second at most."""
-        host, event_times = self.host, self.runtime.event_times
-        host.calls.refresh(_DISCOVERY_S)
+        host, event_times, engine = self.host, self.runtime.event_times, self.runtime.engine
+        host.calls.refresh(_DISCOVERY_S, rests=self._looked_at is self.state, is_due=lambda: engine.is_due)
+        self._looked_at = self.state
         if host.expected:
             is_found = event_times.find_expected(host.expected)
             host.expected.clear()

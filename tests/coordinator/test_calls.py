@@ -235,6 +235,32 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
     assert began == pytest.approx(expected), "a slow one rests no longer than a dear one"
 
 
+def test_a_trigger_in_vain_rests_nineteen_times_as_long_as_the_thread_has_worked_for_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timed, wall, worked = Timed(), [100.0], [3.0]
+    calls = "streaming_source.coordinator.calls"
+    monkeypatch.setattr(f"{calls}._IDLE_REST", 19)
+    monkeypatch.setattr(f"{calls}.time.monotonic", lambda: wall[0])
+    monkeypatch.setattr(f"{calls}.time.thread_time", lambda: worked[0])
+    arrives: list[float] = []
+
+    def pass_by(timeout_s: float | None) -> None:
+        assert timeout_s is not None
+        wall[0] += min([timeout_s, *arrives])
+
+    monkeypatch.setattr(timed.calls, "_handle_next", pass_by)
+    waits = []
+    for work_s, rests, until in ((0.2, False, []), (0.01, True, []), (0.2, True, []), (0.01, True, [0.02])):
+        worked[0] += work_s
+        arrives[:] = until
+        began = wall[0]
+        timed.calls.refresh(WAIT_S, rests=rests, is_due=lambda: bool(arrives))
+        waits.append(round(wall[0] - began, 3))
+    # What was planned meanwhile counts as no trigger in vain, no rest is long, and what arrives ends it.
+    assert waits == [0.0, 0.19, 0.5, 0.02]
+
+
 def test_a_call_that_is_always_dear_is_left_to_its_period_until_it_is_cheap_again() -> None:
     timed = Timed()
     takes = ["21 ms"]
