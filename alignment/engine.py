@@ -136,7 +136,7 @@ class Engine:
         match event:
             case events.BlocksIndexed():
                 if event.split_id not in self.abandoned:
-                    self.index.append(event.split_id, event.rows, event.min_us, event.max_us)
+                    self.index.append(event.split_id, event.rows, event.min_us, event.max_us, event.earliest_us)
                     self._find(event.split_id)
             case events.OpaqueBlockIndexed():
                 if event.split_id not in self.abandoned:

@@ -105,6 +105,7 @@ class BlocksIndexed:
     rows: Int64Array
     min_us: Int64Array
     max_us: Int64Array
+    earliest_us: Int64Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,10 @@ __all__ = [
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.
 
-    A block has the records of the positions `[first, end)`. `loose` says whether it has times beyond the limit: 0 no, 1
-    yes, 2 perhaps; of such a block the first `skip` records, which were read before the limit moved, are of no account.
+    A block has the records of the positions `[first, end)`. `low` and `high` are those of `BlockTable.append`;
+    `earliest` is a lower bound of its valid event times: `MAX_WATERMARK` if it has none, `NO_TIMESTAMP` if it is not
+    known. `loose` says whether it has times beyond the limit: 0 no, 1 yes, 2 perhaps; of such a block the first `skip`
+    records, which were read before the limit moved, are of no account.
     `outside` says whether records of it lie outside of the range of event times: `INSIDE`, `PARTLY` or `WHOLLY`. It is
     `unwanted` if it lies outside as a whole and such records are left out: then no record of it is read.
     `at`, `base` and `used` are those of `ExactTimes`: -1, 0 and 0 where the exact times of a block are not kept;
@@ -49,6 +51,7 @@ class _Blocks(NamedTuple):
     end: Int64Array
     low: Int64Array
     high: Int64Array
+    earliest: Int64Array
     loose: npt.NDArray[np.int8]
     skip: npt.NDArray[np.int32]
     opaque: npt.NDArray[np.int8]
@@ -74,8 +77,8 @@ class _Added(NamedTuple):
 
     split_id: str
     opaque: int
-    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, npt.NDArray[np.int8], BoolArray]
-    """`first`, `end`, `low`, `high`, `outside`, `unwanted`."""
+    columns: tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array, npt.NDArray[np.int8], BoolArray]
+    """`first`, `end`, `low`, `high`, `earliest`, `outside`, `unwanted`."""
 
 
 PERHAPS_LOOSE: Final = 2
@@ -107,7 +110,8 @@ class BlockTable:
     Changes are collected: where the table `is_stale`, `take_in` and `derive` come before the next question. The blocks
     of the split in slot `i` of the `order` are `[begin[i], stop[i])` of the columns `blocks`. By block: `attained` is
     an event time that some record of it has, the latest known; `prefix_max`, `suffix_max` and `suffix_min` are running
-    extremes within its split. Event times before those that are `wanted` count as none.
+    extremes within its split, and `suffix_earliest` that of the valid event times, which is `NO_TIMESTAMP` where a
+    block follows of which it is not known. Event times before those that are `wanted` count as none.
     """
 
     def __init__(self, wanted: EventTimeRange = ALL_TIMES) -> None:
@@ -121,6 +125,7 @@ class BlockTable:
         self.is_stale = True
         self.begin = self.stop = self.known_ends = self.origins = np.empty(0, np.int64)
         self.attained = self.prefix_max = self.suffix_max = self.suffix_min = np.empty(0, np.int64)
+        self.suffix_earliest = self.suffix_min
         # Positions that were looked up last, and the blocks they are in: a plan needs those of two again and again.
         self._current: deque[tuple[Int64Array, Int64Array]] = deque(maxlen=2)
 
@@ -137,25 +142,36 @@ class BlockTable:
         self._end_of[split_id] = self._origin_of[split_id] = position
         self.is_stale = True
 
-    def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+    def append(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        earliest_us: npt.ArrayLike | None = None,
+    ) -> None:
         """Add the blocks that follow the last known one of a split, `int64[k]` each. O(1) amortised a block.
 
         Each block has at least 1 of `rows`, and bounds of their event times in microseconds. `min_us` is `NO_TIMESTAMP`
         where a record has no valid event time, `max_us` where none has. No record is earlier than `min_us`, and one is
         at `max_us`: watermarks are made of it. A block with times beyond the limit of `limit_times` is loaded at the
-        first question.
+        first question. No valid event time is before `earliest_us`, `NO_TIMESTAMP` where that is not known; by default
+        it is `min_us`.
         """
-        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
-        if not count.shape == low.shape == high.shape:
+        count, low, high, earliest = (
+            np.array(column, np.int64, ndmin=1)
+            for column in (rows, min_us, max_us, min_us if earliest_us is None else earliest_us)
+        )
+        if not count.shape == low.shape == high.shape == earliest.shape:
             raise InvalidArgumentError(
-                f"rows, min_us and max_us of split {split_id!r} must have one length, "
-                f"got {count.size}, {low.size} and {high.size}"
+                f"rows, min_us, max_us and earliest_us of split {split_id!r} must have one length, "
+                f"got {count.size}, {low.size}, {high.size} and {earliest.size}"
             )
         if np.count_nonzero(count < 1):
             raise InvalidArgumentError(f"a block of split {split_id!r} has {count.min()} rows; must be at least 1")
         if np.count_nonzero(low > high):
             raise InvalidArgumentError(f"a block of split {split_id!r} has min_us > max_us")
-        self.add(split_id, count, low, high, 0)
+        self.add(split_id, count, low, high, earliest, LOADED)
 
     def limit_times(self, limit_us: int, positions: Int64Array) -> None:
         """From now on event times from `limit_us` on count as none. In opaque blocks there must not be any. O(m).
@@ -203,7 +219,9 @@ class BlockTable:
         except KeyError:
             raise UnknownSplitError(f"split {split_id!r} is not in the event-time index; register it first") from None
 
-    def add(self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, opaque: int) -> None:
+    def add(
+        self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, earliest: Int64Array, opaque: int
+    ) -> None:
         """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
@@ -211,12 +229,15 @@ class BlockTable:
         unwanted = self.wanted.left_out(outside)
         if opaque == LOADED:
             low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
+            if self.wanted.from_us is not None:
+                earliest = np.maximum(earliest, self.wanted.from_us)
+            earliest = np.where(high == NO_TIMESTAMP, MAX_WATERMARK, earliest)
         else:
             # Only the latest event time is known, or a bound of it.
             outside = np.full(low.shape, INSIDE, np.int8)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
-        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, outside, unwanted)))
+        self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, earliest, outside, unwanted)))
         self.is_stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
@@ -225,9 +246,9 @@ class BlockTable:
         self._added.clear()
         if not added:
             return _NO_BLOCKS
-        first, end, low, high = (np.concatenate([blocks.columns[i] for blocks in added]) for i in range(4))
-        outside = np.concatenate([blocks.columns[4] for blocks in added])
-        unwanted = np.concatenate([blocks.columns[5] for blocks in added])
+        first, end, low, high, earliest = (np.concatenate([blocks.columns[i] for blocks in added]) for i in range(5))
+        outside = np.concatenate([blocks.columns[5] for blocks in added])
+        unwanted = np.concatenate([blocks.columns[6] for blocks in added])
         sizes = [blocks.columns[0].size for blocks in added]
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
@@ -240,6 +261,7 @@ class BlockTable:
             end=end,
             low=low,
             high=high,
+            earliest=earliest,
             loose=loose,
             skip=skip,
             opaque=opaque,
@@ -275,7 +297,9 @@ class BlockTable:
         self.attained = np.where(divided, blocks.head, blocks.high) if divided.any() else blocks.high
         self.prefix_max = running(np.maximum, blocks.high, blocks.owner)
         self.suffix_max = running(np.maximum, self.attained[::-1], blocks.owner[::-1])[::-1]
-        self.suffix_min = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
+        self.suffix_min = self.suffix_earliest = running(np.minimum, blocks.low[::-1], blocks.owner[::-1])[::-1]
+        if (blocks.earliest != blocks.low).any():
+            self.suffix_earliest = running(np.minimum, blocks.earliest[::-1], blocks.owner[::-1])[::-1]
         self.is_stale = False
 
     def current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -75,9 +75,16 @@ class EventTimeIndex:
         """Make a split known whose blocks will follow `position`; see `BlockTable.add_split`. O(1) amortised."""
         self._table.add_split(split_id, position)
 
-    def append(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+    def append(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        earliest_us: npt.ArrayLike | None = None,
+    ) -> None:
         """Add the blocks that follow the last known one of a split; see `BlockTable.append`. O(1) amortised a block."""
-        self._table.append(split_id, rows, min_us, max_us)
+        self._table.append(split_id, rows, min_us, max_us, earliest_us)
 
     def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
         """Add one block that is never loaded; see `OpaqueBlocks.append`. O(1) amortised."""
@@ -171,17 +178,17 @@ class EventTimeIndex:
     def earliest_times(self, positions: Int64Array, wanted: BoolArray | None = None) -> Int64Array:
         """A lower bound of the event times at or after `positions`, `int64[n]`. O(n log m).
 
-        Only of the splits that are `wanted` (`bool[n]`, default all). `MAX_WATERMARK` where nothing is unread or
-        wanted. Blocks count with their minimum; of one that is partly read, which is loaded, only the rest does. Of an
-        opaque block nothing is known: `NO_TIMESTAMP`.
+        Only of the splits that are `wanted` (`bool[n]`, default all). `MAX_WATERMARK` where nothing with a valid event
+        time is unread, or nothing wanted. Blocks count with their minimum; of one that is partly read, which is loaded,
+        only the rest does. `NO_TIMESTAMP` where a block follows of which it is not known, as of an opaque one.
         """
         block, unread = self._current_block(positions)
         unread = unread if wanted is None else unread[wanted[unread]]
         result = np.full(len(self._table.order), MAX_WATERMARK, np.int64)
-        result[unread] = self._table.suffix_min[block[unread]]
+        result[unread] = self._table.suffix_earliest[block[unread]]
         begun = unread[self._table.begun(block[unread], positions[unread]) & ~self._opaque.is_opaque(block[unread])]
         has_more = block[begun] + 1 < self._table.stop[begun]
-        result[begun] = np.where(has_more, self._table.suffix_min[block[begun] + has_more], MAX_WATERMARK)
+        result[begun] = np.where(has_more, self._table.suffix_earliest[block[begun] + has_more], MAX_WATERMARK)
         skip = positions[begun] - self._table.blocks.first[block[begun]]
         for part, times, starts in self._loaded.slices(block[begun], skip, self._table.blocks.rows(block[begun])):
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
@@ -248,10 +255,10 @@ class EventTimeIndex:
         if bound_us == MIN_WATERMARK:
             return result
         # Nothing as early follows.
-        until = first_above(self._table.suffix_min, bound_us, current, np.minimum(last + 1, self._table.stop))
+        until = first_above(self._table.suffix_earliest, bound_us, current, np.minimum(last + 1, self._table.stop))
         columns, read = self._table.blocks, ranges(current, until)
         read = read[
-            (columns.low[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._opaque.is_opaque(read)
+            (columns.earliest[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._opaque.is_opaque(read)
         ]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)

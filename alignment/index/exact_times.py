@@ -11,7 +11,7 @@ import numpy as np
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import BlockTable, ranges
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["CACHED_TIMES", "EventTimeLoader", "ExactTimes"]
 
@@ -87,6 +87,7 @@ class ExactTimes:
         """Replace the bounds of a block by those of its records that are valid under the limit."""
         times = self.times(block)
         self._table.blocks.low[block], self._table.blocks.high[block] = times.min(), times.max()
+        self._table.blocks.earliest[block] = times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP)
         at = int(self._table.blocks.at[block])
         self._table.blocks.loose[block] = int((times != self.exact[at : at + times.size]).any())
         self._accumulate(block, 0)

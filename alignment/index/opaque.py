@@ -70,7 +70,7 @@ class OpaqueBlocks:
         if self._locate is None:
             raise InvalidArgumentError(f"split {split_id!r}: opaque blocks need EventTimeIndex(locate=...)")
         one = np.ones(1, np.int64)
-        self._table.add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, TO_ITS_LATEST)
+        self._table.add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, one * NO_TIMESTAMP, TO_ITS_LATEST)
 
     def next_times(self, positions: Int64Array) -> Int64Array:
         """Event times of the records at `positions` as far as answers gave them, `int64[n]`. O(n log m).

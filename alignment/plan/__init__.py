@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, conclude
+from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, Reading, below, conclude
 from alignment.plan.rules import PlanConditions, PlanningRules, bounding_splits, share_evenly, total
 from alignment.plan.table import SplitTable, WatermarkTable
 
@@ -11,8 +11,10 @@ __all__ = [
     "MicroBatchPlan",
     "PlanConditions",
     "PlanningRules",
+    "Reading",
     "SplitTable",
     "WatermarkTable",
+    "below",
     "bounding_splits",
     "conclude",
     "share_evenly",

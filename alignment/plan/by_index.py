@@ -26,7 +26,9 @@ from alignment.plan import (
     MicroBatchPlan,
     PlanConditions,
     PlanningRules,
+    Reading,
     SplitTable,
+    below,
     bounding_splits,
     conclude,
     total,
@@ -86,23 +88,26 @@ def plan_micro_batch(
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
     waits = ends < available
+    held, unread_us = _held(index, rules, ends, watermarks)
     return conclude(
         before,
         rules,
-        ends,
-        watermarks,
-        held=_held(index, rules, ends, watermarks),
-        paused=waits & (limited_by in (LimitedBy.DRIFT, LimitedBy.GAP)),
-        idle=~waits & idle & (ends == before.positions),
-        finished=~waits & complete,
-        late=index.count_at_or_below(before.positions, ends, rules.late_up_to(before.combined)),
-        bound_us=bound,
-        limited_by=limited_by,
-        horizon_us=horizon_us,
-        no_more_splits=conditions.no_more_splits,
-        bounding=bounding_splits(rules, waits, idle, complete, draining=True) if conditions.draining else None,
-        rows=total(index.count(np.minimum(index.after_unwanted(before.positions, bound), ends), ends)),
-        outside=index.count_outside(before.positions, ends) if rules.counts_outside else 0,
+        conditions,
+        Reading(
+            ends=ends,
+            watermarks=watermarks,
+            held=held,
+            unread_us=unread_us,
+            paused=waits & (limited_by in (LimitedBy.DRIFT, LimitedBy.GAP)),
+            idle=~waits & idle & (ends == before.positions),
+            finished=~waits & complete,
+            late=index.count_at_or_below(before.positions, ends, rules.late_up_to(before.combined)),
+            bound_us=bound,
+            limited_by=limited_by,
+            bounding=bounding_splits(rules, waits, idle, complete, draining=True) if conditions.draining else None,
+            rows=total(index.count(np.minimum(index.after_unwanted(before.positions, bound), ends), ends)),
+            outside=index.count_outside(before.positions, ends) if rules.counts_outside else 0,
+        ),
     )
 
 
@@ -199,20 +204,23 @@ def _advance(
     return watermarks
 
 
-def _held(index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, watermarks: Int64Array) -> Int64Array:
-    """Return where each split holds the combined watermark.
+def _held(
+    index: EventTimeIndex, rules: PlanningRules, ends: Int64Array, watermarks: Int64Array
+) -> tuple[Int64Array, Int64Array | None]:
+    """Return where each split holds the combined watermark, and what it has unread: `Reading.held` and `unread_us`.
 
-    That is its own watermark. A split of which nothing was read yet holds it just below its smallest unread time
-    instead of at MIN; with perfect watermarks every split does that, as long as it has something unread. What comes
-    after all that is visible is, if on time, later than the watermark that all of it will give: also a bound.
+    A split holds it at its own watermark. One of which nothing was read yet holds it just below its smallest unread
+    time instead of at MIN. What comes after all that is visible is, if on time, later than the watermark that all of it
+    will give: also a bound.
     """
-    bound_us = rules.out_of_orderness_us
-    applies = ends < index.ends()
-    if not rules.perfect:
-        applies &= watermarks == MIN_WATERMARK
-    if bound_us is None or not applies.any():
-        return watermarks
-    earliest = index.earliest_times(ends, applies)
-    below = np.where(earliest > NO_TIMESTAMP, earliest - 1, MIN_WATERMARK)
-    foreseen = np.minimum(below, np.maximum(watermarks, bounded_watermark(index.latest_times(ends), bound_us)))
-    return np.where(applies, foreseen, watermarks)
+    bound_us, has_unread = rules.out_of_orderness_us, ends < index.ends()
+    is_new = has_unread & (watermarks == MIN_WATERMARK) & (bound_us is not None)
+    looked_at = has_unread if rules.perfect else is_new
+    if not looked_at.any():
+        return watermarks, None
+    earliest = index.earliest_times(ends, looked_at)
+    if bound_us is not None and is_new.any():
+        below_all = np.where(earliest > NO_TIMESTAMP, below(earliest), MIN_WATERMARK)
+        foreseen = np.minimum(below_all, bounded_watermark(index.latest_times(ends), bound_us))
+        watermarks = np.where(is_new, foreseen, watermarks)
+    return watermarks, np.where(earliest > NO_TIMESTAMP, earliest, MAX_WATERMARK) if rules.perfect else None

@@ -23,6 +23,7 @@ from alignment.plan import (
     MicroBatchPlan,
     PlanConditions,
     PlanningRules,
+    Reading,
     SplitTable,
     bounding_splits,
     conclude,
@@ -150,22 +151,23 @@ class ReactivePlanner:
         return conclude(
             before,
             self._rules,
-            new_ends,
-            watermarks,
-            held=watermarks,
-            paused=unread & (watermarks > aligned),
-            idle=~unread & idle,
-            finished=~unread & complete,
-            late=self.splits.take_late(slots),
-            outside=self.splits.take_outside(),
-            bound_us=bound,
-            limited_by=limited_by,
-            horizon_us=horizon_us,
-            no_more_splits=conditions.no_more_splits,
-            bounding=bounding_splits(self._rules, new_ends < ends, idle, complete, draining=True)
-            if conditions.draining
-            else None,
-            rows=total(rows),
+            conditions,
+            Reading(
+                ends=new_ends,
+                watermarks=watermarks,
+                held=watermarks,
+                paused=unread & (watermarks > aligned),
+                idle=~unread & idle,
+                finished=~unread & complete,
+                late=self.splits.take_late(slots),
+                outside=self.splits.take_outside(),
+                bound_us=bound,
+                limited_by=limited_by,
+                bounding=bounding_splits(self._rules, new_ends < ends, idle, complete, draining=True)
+                if conditions.draining
+                else None,
+                rows=total(rows),
+            ),
         )
 
     def records_in(self, table: SplitTable, ends: Int64Array) -> Int64Array:

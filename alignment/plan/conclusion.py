@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.combine import SplitStatus, combine_watermarks
-from alignment.plan.rules import PlanningRules, total
+from alignment.plan.rules import PlanConditions, PlanningRules, total
 from alignment.plan.table import SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
-__all__ = ["LimitedBy", "MicroBatchPlan", "conclude"]
+__all__ = ["LimitedBy", "MicroBatchPlan", "Reading", "below", "conclude"]
 
 
 class LimitedBy(StrEnum):
@@ -34,9 +35,9 @@ class MicroBatchPlan:
     chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
     (`int64[n]`) at or below the watermark announced before it; `outside` is how many lie outside of the range of event
     times that is wanted, read or passed by, as far as event times are known. `holds_us` is where each holds the
-    combined watermark after it, if it counts (`int64[n]`); `slowest_us` the smallest of these, None if no split counts.
-    It is how far the other sources of an alignment group take this one to be: a split that no longer bounds `T` is left
-    out of it, as long as another one has records.
+    combined watermark after it, if it counts (`int64[n]`). `slowest_us` is how far the other sources of an alignment
+    group take this one to be, None if no split counts: the smallest of these, whatever else is unread. A split that no
+    longer bounds `T` is left out of it, as long as another one has records.
     """
 
     after: SplitTable
@@ -49,63 +50,107 @@ class MicroBatchPlan:
     outside: int = 0
 
 
-def conclude(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How far a micro-batch reads, however its ends were chosen; arrays have an entry for each split of the table.
+
+    Attributes
+    ----------
+    ends, watermarks
+        `int64[n]`: the positions up to which it reads, and each split's own watermark after it.
+    held
+        `int64[n]`: where each split holds the combined watermark: at its own, or where that is foreseen.
+    unread_us
+        `int64[n]`: the smallest event time that each split has unread after it, `MAX_WATERMARK` where there is none or
+        it is not known. The combined watermark stays below it. None where the combined watermark may pass it.
+    paused, idle, finished
+        `bool[n]`: the statuses; active where none of them. The last one that is set holds.
+    late
+        `int64[n]`: the records at or below the watermark announced before it.
+    bounding
+        `bool[n]`: the splits that bound `T` in the next plan; None for all that count.
+    rows
+        How many it reads; None where every position is one.
+    bound_us, limited_by, outside
+        Those of the plan.
+    """
+
+    ends: Int64Array
+    watermarks: Int64Array
+    held: Int64Array
+    paused: BoolArray
+    idle: BoolArray
+    finished: BoolArray
+    late: Int64Array
+    bound_us: int
+    limited_by: LimitedBy
+    unread_us: Int64Array | None = None
+    bounding: BoolArray | None = None
+    rows: int | None = None
+    outside: int = 0
+
+
+def conclude(before: SplitTable, rules: PlanningRules, conditions: PlanConditions, reading: Reading) -> MicroBatchPlan:
+    """The plan that reads so far, with the statuses and the combined watermark after it. O(n)."""
+    statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
+    statuses[reading.paused] = SplitStatus.PAUSED
+    statuses[reading.idle] = SplitStatus.IDLE
+    statuses[reading.finished] = SplitStatus.FINISHED
+    horizon_us, holds_us = conditions.horizon_us, reading.held
+    if reading.unread_us is not None:
+        holds_us = np.minimum(holds_us, below(reading.unread_us))
+    combined, furthest = _combined(before, rules, conditions, reading, statuses)
+    combined = max(before.combined, combined)
+    after = SplitTable(
+        split_ids=before.split_ids,
+        positions=reading.ends,
+        watermarks=reading.watermarks,
+        statuses=statuses,
+        combined=combined,
+        furthest=furthest if furthest > combined else MIN_WATERMARK,
+    )
+    counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
+    if reading.bounding is not None and (counting & reading.bounding).any():
+        counting &= reading.bounding
+    slowest = min(int(reading.held[counting].min()), horizon_us) if counting.any() else None
+    return MicroBatchPlan(
+        after=after,
+        bound_us=reading.bound_us,
+        limited_by=reading.limited_by,
+        rows=total(reading.ends - before.positions) if reading.rows is None else reading.rows,
+        late=reading.late,
+        slowest_us=slowest,
+        holds_us=holds_us,
+        outside=reading.outside,
+    )
+
+
+def below(times_us: Int64Array) -> Int64Array:
+    """The largest watermarks that announce no record of these event times, `int64[n]`; `MAX_WATERMARK` for itself."""
+    return np.where(times_us == MAX_WATERMARK, MAX_WATERMARK, times_us - 1)
+
+
+def _combined(
     before: SplitTable,
     rules: PlanningRules,
-    ends: Int64Array,
-    watermarks: Int64Array,
-    *,
-    held: Int64Array,
-    paused: BoolArray,
-    idle: BoolArray,
-    finished: BoolArray,
-    late: Int64Array,
-    bound_us: int,
-    limited_by: LimitedBy,
-    horizon_us: int,
-    no_more_splits: bool,
-    rows: int | None = None,
-    bounding: BoolArray | None = None,
-    outside: int = 0,
-) -> MicroBatchPlan:
-    """The plan that reads up to `ends`, with the statuses and the combined watermark after it. O(n).
-
-    `watermarks` and `held` (`int64[n]`) are each split's own after the batch, and where it holds the combined one.
-    `paused`, `idle` and `finished` (`bool[n]`) are the statuses then; active where none of them. The last one that is
-    set holds. `outside` is that of the plan. `rows` are read up to `ends`; None where every position is one. `bounding`
-    (`bool[n]`) are the splits that bound `T` in the next plan; None for all that count.
-    """
-    statuses = np.full(len(before), SplitStatus.ACTIVE, np.int8)
-    statuses[paused] = SplitStatus.PAUSED
-    statuses[idle] = SplitStatus.IDLE
-    statuses[finished] = SplitStatus.FINISHED
+    conditions: PlanConditions,
+    reading: Reading,
+    statuses: npt.NDArray[np.int8],
+) -> tuple[int, int]:
+    """The combined watermark that these statuses give, and the largest watermark of all splits that have finished."""
+    held, watermarks, finished = reading.held, reading.watermarks, reading.finished
+    furthest = max(before.furthest, int(watermarks[finished].max(initial=MIN_WATERMARK)))
     # What finishes was active up to its last record: its watermark counts once more, and only then is it left out.
     last_counted = statuses.copy()
     last_counted[finished & (watermarks > MIN_WATERMARK)] = SplitStatus.ACTIVE
     combined = max(combine_watermarks(held, counted).value for counted in (last_counted, statuses))
-    if rules.bounded and no_more_splits and finished.all():
-        combined = MAX_WATERMARK
-    if horizon_us < MAX_WATERMARK:
-        combined = min(combined, saturating_add(horizon_us, -1))
-    after = SplitTable(
-        split_ids=before.split_ids,
-        positions=ends,
-        watermarks=watermarks,
-        statuses=statuses,
-        combined=max(before.combined, combined),
-    )
-    counting = (statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED)
-    if bounding is not None and (counting & bounding).any():
-        counting &= bounding
-    slowest = min(int(held[counting].min()), horizon_us) if counting.any() else None
-    rows = total(ends - before.positions) if rows is None else rows
-    return MicroBatchPlan(
-        after=after,
-        bound_us=bound_us,
-        limited_by=limited_by,
-        rows=rows,
-        late=late,
-        slowest_us=slowest,
-        holds_us=held,
-        outside=outside,
-    )
+    if finished.all():
+        # All that is there was read. Without a split ever this is no watermark.
+        combined = max(combined, furthest)
+        if rules.bounded and conditions.no_more_splits:
+            combined = MAX_WATERMARK
+    if reading.unread_us is not None:
+        combined = min(combined, int(below(reading.unread_us).min(initial=MAX_WATERMARK)))
+    if conditions.horizon_us < MAX_WATERMARK:
+        combined = min(combined, saturating_add(conditions.horizon_us, -1))
+    return combined, furthest

@@ -31,7 +31,8 @@ class PlanningRules:
         While draining (AvailableNow), a split that has been read to its end no longer bounds `T`. Only safe where
         drift costs state and never records: with the exact watermark.
     perfect
-        Watermarks never pass the smallest time that the index sees unread (option `lateness=none`).
+        The combined watermark never passes the smallest time that the index sees unread (option `lateness=none`). Where
+        the index does not know that time, as inside of opaque blocks, the splits' own watermarks alone decide.
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
     times
@@ -54,10 +55,6 @@ class PlanningRules:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
-        if self.perfect and self.out_of_orderness_us is None:
-            raise InvalidArgumentError(
-                "perfect = True: must have out_of_orderness_us, or watermarks cannot be foretold"
-            )
 
     def late_up_to(self, announced_us: int) -> int:
         """Wanted records are late up to here, where this watermark was announced."""

@@ -21,12 +21,15 @@ class WatermarkTable:
 
     In the order of the `split_ids`, which are sorted: the watermark that its own records gave each split,
     `MIN_WATERMARK` before any; and its `SplitStatus`. `combined` is the watermark announced so far; it never goes back.
+    `furthest` is the largest watermark of a split that has finished, as long as it is beyond the combined one; else
+    `MIN_WATERMARK`.
     """
 
     split_ids: tuple[str, ...]
     watermarks: Int64Array
     statuses: npt.NDArray[np.int8]
     combined: int = MIN_WATERMARK
+    furthest: int = MIN_WATERMARK
 
     @classmethod
     def empty(cls) -> WatermarkTable:
@@ -52,6 +55,7 @@ class WatermarkTable:
             watermarks=self.watermarks,
             statuses=self.statuses,
             combined=self.combined,
+            furthest=self.furthest,
         )
 
     def __len__(self) -> int:
@@ -72,7 +76,11 @@ class SplitTable(WatermarkTable):
     def without_positions(self) -> WatermarkTable:
         """What is known of the watermarks, wherever reading goes on. O(1)."""
         return WatermarkTable(
-            split_ids=self.split_ids, watermarks=self.watermarks, statuses=self.statuses, combined=self.combined
+            split_ids=self.split_ids,
+            watermarks=self.watermarks,
+            statuses=self.statuses,
+            combined=self.combined,
+            furthest=self.furthest,
         )
 
     def joined(self, split_ids: Collection[str], positions: Sequence[int]) -> tuple[SplitTable, npt.NDArray[np.intp]]:
@@ -89,6 +97,7 @@ class SplitTable(WatermarkTable):
             watermarks=np.append(self.watermarks, np.full(new, MIN_WATERMARK))[order],
             statuses=np.append(self.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
             combined=self.combined,
+            furthest=self.furthest,
         )
         return table, order
 
@@ -102,6 +111,7 @@ class SplitTable(WatermarkTable):
             watermarks=self.watermarks[keep],
             statuses=self.statuses[keep],
             combined=self.combined,
+            furthest=self.furthest,
         )
         return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
 

@@ -60,7 +60,8 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         with a watermark generator of the user's own, and without any.
     supports_opaque_blocks
         Whether `add_opaque_block` may be called: watermarks follow from a bound and one time of each cut. Not with a
-        watermark generator of the user's own, and not with perfect watermarks, which need every event time.
+        watermark generator of the user's own, and not where the user needs every event time to be known (option
+        `lateness=none`, or late records that are dropped or routed).
     """
 
     schema: pa.Schema
@@ -170,8 +171,18 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
     # ---- event times ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+    def add_blocks(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        earliest_us: npt.ArrayLike | None = None,
+    ) -> None:
         """Add the next records of a split that is assigned: `int64[k]` each, see `alignment.EventTimeIndex.append`.
+
+        Give `earliest_us` where records without a valid event time make `min_us` `NO_TIMESTAMP`: no watermark passes
+        it before the block is read.
 
         Only for an enumerator that is a `SupportsEventTimeIndex`, as is `complete_split`.
         """

@@ -202,13 +202,22 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     # ---- event times ---------------------------------------------------------------------------------------------
 
-    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+    def add_blocks(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        earliest_us: npt.ArrayLike | None = None,
+    ) -> None:
         # Copied: it may take effect later.
-        count, low, high = (np.array(column, np.int64, ndmin=1) for column in (rows, min_us, max_us))
-        for bound in (low, high):
+        given = (rows, min_us, max_us, min_us if earliest_us is None else earliest_us)
+        count, low, high, earliest = (np.array(column, np.int64, ndmin=1) for column in given)
+        for bound in (low, high, earliest):
             bound[bound < self._rules.earliest_us] = NO_TIMESTAMP
         if high.size:
-            self._send(events.BlocksIndexed(split_id, count, low, high))
+            is_known = (earliest == low).all()
+            self._send(events.BlocksIndexed(split_id, count, low, high, None if is_known else earliest))
 
     def add_opaque_block(self, split_id: str, rows: int, max_us: int) -> None:
         self._send(events.OpaqueBlockIndexed(split_id, rows, max_us))

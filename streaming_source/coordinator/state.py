@@ -110,9 +110,10 @@ class ReadRules:
     Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
     `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group`
     names an alignment group that other sources of the application may be in, all of them `in_one_query` if that is
-    set. It `counts_late` where late records are taken out of the frame, and so their number must be exact;
-    `routes_late` where a query of their own reads them. It `reports` where event times of a source without an index
-    are learnt from what its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
+    set. It `needs_each_time` where no record's event time may be unknown to the planner: where late records are taken
+    out of the frame, and so their number must be exact, or where none that is there may be late. It `routes_late` where
+    a query of their own reads them. It `reports` where event times of a source without an index are learnt from what
+    its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
     splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
     of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
     longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
@@ -127,7 +128,7 @@ class ReadRules:
     announces: bool = False
     group: str | None = None
     in_one_query: bool = False
-    counts_late: bool = False
+    needs_each_time: bool = False
     routes_late: bool = False
     reports: bool = False
     read_ahead_rows: int = 4_000_000
@@ -163,12 +164,7 @@ class ReadRules:
     @property
     def supports_opaque_blocks(self) -> bool:
         """Whether watermarks follow from a bound and one event time of each cut; late records are not counted then."""
-        return (
-            self.planning.out_of_orderness_us is not None
-            and not self.planning.perfect
-            and not self.reports
-            and not self.counts_late
-        )
+        return self.planning.out_of_orderness_us is not None and not self.reports and not self.needs_each_time
 
 
 def rows_per_range(rows: int, readers: int, min_rows: int) -> int:

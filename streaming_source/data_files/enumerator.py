@@ -136,12 +136,17 @@ class DataFileEnumerator(
     def _append_file(self, split_id: str, file: LoggedFile, read: int) -> None:
         """Append a file to its split, and index its blocks without the first `read` rows: those were read before."""
         self._logs.setdefault(split_id, FileLog()).files.append(file)
-        rows, low, high = file.blocks.rows, file.blocks.min_us, file.blocks.max_us
+        rows, low, high, earliest = (
+            file.blocks.rows,
+            file.blocks.min_us,
+            file.blocks.max_us,
+            file.blocks.valid_min_us,
+        )
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0
-            rows, low, high = np.minimum(rows, unread)[rest], low[rest], high[rest]
-        self._context.add_blocks(split_id, rows, low, high)
+            rows, low, high, earliest = np.minimum(rows, unread)[rest], low[rest], high[rest], earliest[rest]
+        self._context.add_blocks(split_id, rows, low, high, earliest)
 
     def _reader_of(self, split_id: str) -> int:
         readers = sorted(self._context.registered_readers())

@@ -181,19 +181,17 @@ class FileRows:
 class FileBlocks:
     """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
 
-    `rows`, `min_us` and `max_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them. `places` is what the
-    format needs to begin at each block, such as a byte offset; None if the file can only be read from its beginning, by
-    one reader. `earliest_us` bounds the valid event times of the file from below: `MAX_WATERMARK` if it has none,
-    `NO_TIMESTAMP` if the bound is not known. (`min_us` is no such bound: it is `NO_TIMESTAMP` where a record has no
-    valid event time.) `columns` are the names of the file's columns, and of the fields in them as dotted paths, where
-    they can be read without its records.
+    `rows`, `min_us`, `max_us` and `valid_min_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; the
+    last one is its `earliest_us`. `places` is what the format needs to begin at each block, such as a byte offset; None
+    if the file can only be read from its beginning, by one reader. `columns` are the names of the file's columns, and
+    of the fields in them as dotted paths, where they can be read without its records.
     """
 
     rows: Int64Array
     min_us: Int64Array
     max_us: Int64Array
+    valid_min_us: Int64Array
     places: tuple[int, ...] | None = None
-    earliest_us: int = NO_TIMESTAMP
     columns: tuple[str, ...] = ()
 
     @staticmethod
@@ -201,13 +199,16 @@ class FileBlocks:
         """Collect blocks; without `seeks` the file can only be read from its beginning."""
         rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
         begins = tuple(places.tolist()) if seeks else None
-        return FileBlocks(
-            rows, low, high, places=begins, earliest_us=int(earliest.min(initial=MAX_WATERMARK)), columns=columns
-        )
+        return FileBlocks(rows, low, high, earliest, places=begins, columns=columns)
+
+    @property
+    def earliest_us(self) -> int:
+        """A lower bound of the file's valid event times: `MAX_WATERMARK` if it has none, `NO_TIMESTAMP` if unknown."""
+        return int(self.valid_min_us.min(initial=MAX_WATERMARK))
 
 
 _NOTHING: Final = np.empty(0, np.int64)
-NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, earliest_us=MAX_WATERMARK)
+NO_BLOCKS: Final = FileBlocks(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 class Block(NamedTuple):

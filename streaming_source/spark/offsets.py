@@ -6,7 +6,8 @@
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before the first), and its status; then, if there are any, the number of late records, and the time since which the
 split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed; it is
-left out if there were none. `late_log` is the id of the late log, which locates them. `time_limit`, with
+left out if there were none. `furthest` is the largest watermark of a split that has finished, where that is beyond the
+source's. `late_log` is the id of the late log, which locates them. `time_limit`, with
 `maxFutureSkew`, is the event time from which on times are invalid in the micro-batch that the offset ends. With a
 user's watermark generator, `generators` has its state by split id: a version, the state, and, if it is not the split's
 position, the position up to which the generator has read; then, with `maxFutureSkew`, the limits of the micro-batches
@@ -95,6 +96,7 @@ class OffsetCodec:
             "id": self.source_id,
             "n": state.sequence,
             "watermark": _or_null(state.table.combined),
+            **({} if state.table.furthest == MIN_WATERMARK else {"furthest": state.table.furthest}),
             **limit,
             **_generators_to_json(state),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
@@ -121,6 +123,7 @@ class OffsetCodec:
                 watermarks=np.array([_or_minimum(entry[1]) for entry in entries], np.int64),
                 statuses=np.array([SplitStatus[entry[2].upper()] for entry in entries], np.int8),
                 combined=_or_minimum(offset["watermark"]),
+                furthest=_or_minimum(offset.get("furthest")),
             )
             late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
             silent_since_us = np.array([entry[4] if len(entry) > 4 else LONG_AGO_US for entry in entries], np.int64)

@@ -81,7 +81,7 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "maxOutOfOrderness",
             duration(),
-            "How far a record may be behind the latest one of its split and still be on time. With plain "
+            "Records that are not there yet may be so far behind the latest one of their split. With plain "
             "`withWatermark` splits are aligned only where this or `maxDrift` is given.",
             None,
             "0 seconds",
@@ -133,11 +133,14 @@ class FrameOptions:
         "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
         "the timestamp column where it comes from, else `event_time`",
     )
-    lateness: str = option_field(
-        "bounded",
+    lateness: str | None = option_field(
+        None,
         "lateness",
         choice("bounded", "none"),
-        "`bounded`: `maxOutOfOrderness` is the contract; `none`: no record that the index sees is ever late.",
+        "`none`: what is there is never late: the watermark stays below the smallest event time that is there and "
+        "unread. `bounded`: `maxOutOfOrderness` holds for what is there as well, so that windows come out earlier, and "
+        "what is further behind is late.",
+        "with the exact watermark `none`, as far as event times are known ahead of reading; else `bounded`",
     )
     late: str = option_field(
         "keep",
@@ -422,8 +425,6 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
 def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
     """Return the rules by which a stream is planned."""
     bound_us = strategy.out_of_orderness_us
-    if options.lateness == "none" and bound_us is None:
-        raise OptionError("option lateness = 'none' needs a built-in watermark generator (maxOutOfOrderness); use that")
     if options.reports:
         _check_reports(strategy, options)
     elif options.report_location is not None:
@@ -446,7 +447,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         out_of_orderness_us=bound_us,
         max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
         drains_past_caught_up=options.watermark_rows,
-        perfect=options.lateness == "none",
+        perfect=options.lateness == "none"
+        or (options.lateness is None and options.watermark_rows and not options.reports),
         bounded=bounded,
         times=options.times,
     )
@@ -459,7 +461,8 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         announces=options.watermark_rows,
         group=group,
         in_one_query=options.alignment_scope == "query",
-        counts_late=options.late in ("drop", "route"),
+        # An index that does not know each record's event time is used only where none has to be.
+        needs_each_time=options.late in ("drop", "route") or options.lateness == "none",
         routes_late=options.late == "route",
         reports=options.reports,
         allow_unaligned=options.allow_unaligned,

@@ -191,7 +191,14 @@ class TestingEnumeratorContext(SplitEnumeratorContext[SplitT]):
     def map_on_workers(self, function: Callable[[T], U], items: Iterable[T]) -> list[U]:
         return [function(item) for item in items]
 
-    def add_blocks(self, split_id: str, rows: npt.ArrayLike, min_us: npt.ArrayLike, max_us: npt.ArrayLike) -> None:
+    def add_blocks(
+        self,
+        split_id: str,
+        rows: npt.ArrayLike,
+        min_us: npt.ArrayLike,
+        max_us: npt.ArrayLike,
+        earliest_us: npt.ArrayLike | None = None,
+    ) -> None:
         columns = [np.atleast_1d(np.asarray(column, np.int64)).tolist() for column in (rows, min_us, max_us)]
         self.blocks.setdefault(split_id, []).extend(zip(*columns, strict=True))
 

@@ -45,6 +45,7 @@ class NaivePlan:
     bound: int
     limited_by: LimitedBy
     alignment_limit: int
+    furthest: int
 
 
 def clamp(value: int) -> int:
@@ -75,6 +76,7 @@ def naive_plan(
     horizon: int = MAX_WATERMARK,
     no_more_splits: bool = False,
     draining: bool = False,
+    furthest: int = MIN_WATERMARK,
     advance: Callable[[str, list[int]], int] | None = None,
 ) -> NaivePlan:
     bounding = []
@@ -133,21 +135,32 @@ def naive_plan(
 
     held = {i: _held(split, ends[i], watermarks[i], rules) for i, split in splits.items()}
     may_end = rules.bounded and no_more_splits
-    combined = max(announced, naive_combined(held, watermarks, statuses, horizon, may_end=may_end))
-    return NaivePlan(ends, watermarks, statuses, late, combined, bound, why, limit)
+    furthest = max([furthest, *(watermarks[i] for i in splits if statuses[i] is FINISHED)])
+    combined = naive_combined(held, watermarks, statuses, horizon, furthest, may_end=may_end)
+    if rules.perfect:
+        unread = [time for i, split in splits.items() for time in _unread_times(split, ends[i])]
+        combined = min([combined, *(clamp(time - 1) for time in unread)])
+    combined = max(announced, combined)
+    return NaivePlan(ends, watermarks, statuses, late, combined, bound, why, limit, furthest)
 
 
 def naive_combined(
-    held: dict[str, int], watermarks: dict[str, int], statuses: dict[str, SplitStatus], horizon: int, *, may_end: bool
+    held: dict[str, int],
+    watermarks: dict[str, int],
+    statuses: dict[str, SplitStatus],
+    horizon: int,
+    furthest: int,
+    *,
+    may_end: bool,
 ) -> int:
-    """What all splits together stand for; `held` is what each of them lets pass."""
+    """What all splits together stand for; `held` is what each of them lets pass, `furthest` what finished ones had."""
     counting = [held[i] for i in held if statuses[i] in (ACTIVE, PAUSED)]
     idling = [held[i] for i in held if statuses[i] is IDLE]
     ending = [held[i] for i in held if statuses[i] is FINISHED and watermarks[i] > MIN_WATERMARK]
     before_they_end = min(counting + ending, default=MIN_WATERMARK)
     combined = max(before_they_end, min(counting) if counting else max(idling, default=MIN_WATERMARK))
-    if may_end and all(status is FINISHED for status in statuses.values()):
-        combined = MAX_WATERMARK
+    if all(status is FINISHED for status in statuses.values()):
+        combined = MAX_WATERMARK if may_end else max(combined, furthest)
     return combined if horizon == MAX_WATERMARK else min(combined, clamp(horizon - 1))
 
 
@@ -190,10 +203,16 @@ def _within(
 
 
 def _held(split: NaiveSplit, end: int, watermark: int, rules: PlanningRules) -> int:
-    if rules.out_of_orderness_us is None or end == len(split.times):
+    """Where a split holds the combined watermark: at its own, or where it foresees that of its first records."""
+    if rules.out_of_orderness_us is None or end == len(split.times) or watermark != MIN_WATERMARK:
         return watermark
-    if not rules.perfect and watermark != MIN_WATERMARK:
-        return watermark
+    latest = max(split.times[i] for i in split.begun(end))
+    foreseen = max(watermark, watermark_of(latest, rules.out_of_orderness_us))
+    return min([clamp(time - 1) for time in _unread_times(split, end)] + [foreseen])
+
+
+def _unread_times(split: NaiveSplit, end: int) -> list[int]:
+    """What is known of the event times from a position on, a lower bound of each."""
     known = []
     for i in range(end, len(split.times)):
         if split.block[i] < end:
@@ -201,6 +220,4 @@ def _held(split: NaiveSplit, end: int, watermark: int, rules: PlanningRules) -> 
             known += [split.times[i]] if split.times[i] != NO_TIMESTAMP else []
         else:
             known.append(split.floor[i])
-    latest = max(split.times[i] for i in split.begun(end))
-    foreseen = max(watermark, watermark_of(latest, rules.out_of_orderness_us))
-    return min([clamp(floor - 1) for floor in known] + [foreseen])
+    return known

@@ -91,6 +91,7 @@ class NaiveReactivePlan:
     combined: int
     limit: int
     bound: int
+    furthest: int
 
 
 def naive_reactive_plan(
@@ -104,6 +105,7 @@ def naive_reactive_plan(
     horizon: int,
     no_more_splits: bool,
     draining: bool,
+    furthest: int,
 ) -> NaiveReactivePlan:
     """What a plan without a read limit is; with one only the records admitted are fewer."""
     assert rules.out_of_orderness_us is not None
@@ -141,5 +143,6 @@ def naive_reactive_plan(
         else:
             statuses[split_id] = IDLE if split.idle else ACTIVE
     may_end = rules.bounded and no_more_splits
-    combined = max(announced, naive_combined(watermarks, watermarks, statuses, horizon, may_end=may_end))
-    return NaiveReactivePlan(wanted, watermarks, statuses, combined, limit, bound)
+    furthest = max([furthest, *(watermarks[i] for i in splits if statuses[i] is FINISHED)])
+    combined = max(announced, naive_combined(watermarks, watermarks, statuses, horizon, furthest, may_end=may_end))
+    return NaiveReactivePlan(wanted, watermarks, statuses, combined, limit, bound, furthest)

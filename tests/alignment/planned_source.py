@@ -33,6 +33,12 @@ class Block:
         return max(min(self.times) - self.below, NO_TIMESTAMP)
 
     @property
+    def earliest(self) -> int:
+        """No valid event time is before this."""
+        valid = [time for time in self.times if time != NO_TIMESTAMP]
+        return max(min(valid) - self.below, NO_TIMESTAMP + 1) if valid else MAX_WATERMARK
+
+    @property
     def high(self) -> int:
         return max(self.times)
 
@@ -60,7 +66,7 @@ class PlannedSource:
         self.logs: dict[str, SplitLog] = {}
         self.indexed_from: dict[str, int] = {}
         self.index = self._new_index()
-        self.combined = MIN_WATERMARK
+        self.combined = self.furthest = MIN_WATERMARK
         self.statuses: dict[str, SplitStatus] = {}
         self.no_more_splits = self.draining = False
         self.spark_max = NO_TIMESTAMP
@@ -83,7 +89,7 @@ class PlannedSource:
             begin = len(split.times)
             split.times += block.times
             split.block += [begin] * len(block.times)
-            split.floor += [block.low] * len(block.times)
+            split.floor += [block.earliest] * len(block.times)
             log.blocks.append(block)
             self._index_block(self.index, split_id, block, 0)
 
@@ -122,6 +128,7 @@ class PlannedSource:
             horizon=horizon,
             no_more_splits=self.no_more_splits,
             draining=self.draining,
+            furthest=self.furthest,
             advance=lambda split_id, times: _own_generator(times),
         )
         before = self.table()
@@ -142,7 +149,13 @@ class PlannedSource:
             watermarks=np.array([self.naive[i].watermark for i in ids], np.int64),
             statuses=np.array([self.statuses[i] for i in ids], np.int8),
             combined=self.combined,
+            furthest=self.kept_furthest,
         )
+
+    @property
+    def kept_furthest(self) -> int:
+        """What has finished is remembered as long as it may still move the combined watermark."""
+        return self.furthest if self.furthest > self.combined else MIN_WATERMARK
 
     @property
     def unread(self) -> int:
@@ -172,7 +185,12 @@ class PlannedSource:
 
     def _index_block(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
         """Tell a block without its first records."""
-        index.append(split_id, len(block.times) - start, block.low, block.high)
+        index.append(split_id, len(block.times) - start, block.low, block.high, block.earliest)
+
+    @property
+    def knows_unread(self) -> bool:
+        """Whether the index knows the smallest event time of each block."""
+        return True
 
     def _has_one_plan(self, max_rows: int | None) -> bool:
         """Whether the plan is the same whatever was planned before."""
@@ -237,9 +255,12 @@ class PlannedSource:
                 for position in range(split.position, end):
                     if self._on_time(split, position) and split.times[position] > log.excused_by_source:
                         assert split.times[position] > before.combined, "on time by its split, and late"
-            if self.rules.perfect and after.combined > before.combined:
+            if self.rules.perfect and self.knows_unread and after.combined > before.combined:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
+                # What came from behind the watermark that was announced already is late; nothing else is.
+                came_late = log.excused_by_source
+                assert all(time > before.combined or time <= came_late for time in split.times[split.position : end])
         check_kept_times(self.index)
 
     def _on_time(self, split: NaiveSplit, position: int) -> bool:
@@ -264,6 +285,9 @@ class PlannedSource:
             self.statuses[split_id] = SplitStatus(int(plan.after.statuses[slot]))
         self.spark_max = batch_max
         self.combined = plan.after.combined
+        finished = plan.after.statuses == SplitStatus.FINISHED
+        self.furthest = max(self.furthest, int(plan.after.watermarks[finished].max(initial=MIN_WATERMARK)))
+        assert plan.after.furthest == self.kept_furthest
         self.last = plan
 
     def _remember_delay_needed(self, split_id: str, time: int) -> None:

@@ -32,6 +32,7 @@ class Log:
 class Snapshot:
     splits: dict[str, tuple[int, int, SplitStatus]]
     combined: int
+    furthest: int
 
 
 class ReportedSource:
@@ -43,7 +44,7 @@ class ReportedSource:
         self.logs: dict[str, Log] = {}
         self.splits: dict[str, ReportedSplit] = {}
         self.statuses: dict[str, SplitStatus] = {}
-        self.combined = MIN_WATERMARK
+        self.combined = self.furthest = MIN_WATERMARK
         self.no_more_splits = self.draining = False
         self.in_flight: list[RangeReport] = []
         self.history: list[Snapshot] = []
@@ -87,7 +88,7 @@ class ReportedSource:
         del self.history[-back:]
         state = self.history[-1]
         before, self.splits, self.statuses = self.splits, {}, {}
-        self.combined = state.combined
+        self.combined, self.furthest = state.combined, state.furthest
         for split_id, (position, watermark, status) in state.splits.items():
             split = self.splits[split_id] = ReportedSplit(position, watermark)
             self.statuses[split_id] = status
@@ -154,6 +155,7 @@ class ReportedSource:
             horizon=horizon,
             no_more_splits=self.no_more_splits,
             draining=self.draining,
+            furthest=self.furthest,
         )
         before = self.table()
         ids = before.split_ids
@@ -180,7 +182,8 @@ class ReportedSource:
                 split.story.append((split.position, end))
             split.position, split.watermark = end, int(plan.after.watermarks[slot])
             self.statuses[split_id] = SplitStatus(int(plan.after.statuses[slot]))
-        self.combined = plan.after.combined
+        self.combined, self.furthest = plan.after.combined, plan.after.furthest
+        assert self.furthest == (expected.furthest if expected.furthest > self.combined else MIN_WATERMARK)
         self.remember()
         return plan
 
@@ -205,11 +208,12 @@ class ReportedSource:
             watermarks=np.array([self.splits[i].watermark for i in ids], np.int64),
             statuses=np.array([self.statuses[i] for i in ids], np.int8),
             combined=self.combined,
+            furthest=self.furthest,
         )
 
     def remember(self) -> None:
         splits = {i: (split.position, split.watermark, self.statuses[i]) for i, split in self.splits.items()}
-        self.history.append(Snapshot(copy.copy(splits), self.combined))
+        self.history.append(Snapshot(copy.copy(splits), self.combined, self.furthest))
 
     def _check(
         self, before: SplitTable, plan: MicroBatchPlan, expected: NaiveReactivePlan, max_rows: int | None

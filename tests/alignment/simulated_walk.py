@@ -139,6 +139,9 @@ class Watcher:
         ending = [w for w, s in zip(own, statuses, strict=True) if s == FINISHED and w > MIN_WATERMARK]
         minimum = min(counting) if counting else max(idling, default=MIN_WATERMARK)
         expected = max(step.before.combined, minimum, min(counting + ending, default=MIN_WATERMARK))
+        if set(statuses) <= {FINISHED}:
+            # All that is there was read.
+            expected = max(expected, step.before.furthest, *own, MIN_WATERMARK)
         assert after.combined in (expected, MAX_WATERMARK)
         if after.combined == MAX_WATERMARK > step.before.combined:
             assert source.scenario.bounded

@@ -260,6 +260,10 @@ class OpaqueSource(PlannedSource):
         else:
             super()._index_block(index, split_id, block, start)
 
+    @property
+    def knows_unread(self) -> bool:
+        return False
+
     def _has_one_plan(self, max_rows: int | None) -> bool:
         # Bounds that were queried earlier are tried first.
         return max_rows is None

@@ -112,7 +112,7 @@ def test_a_new_split_of_which_nothing_is_known_holds_the_watermark() -> None:
 def test_perfect_watermarks_follow_the_rest_of_a_begun_block() -> None:
     source = a_source(PlanningRules(0, perfect=True), a=[10, 20, 15, 30, 26, 40])
     combined = [source.plan(max_rows=1).after.combined for _ in range(6)]
-    assert combined == [14, 14, 25, 25, 39, 39]
+    assert combined == [9, 14, 19, 25, 29, 39]
 
 
 def test_perfect_watermarks_stay_below_what_is_visible_however_late_it_is() -> None:
@@ -125,9 +125,37 @@ def test_perfect_watermarks_stay_below_what_is_visible_however_late_it_is() -> N
     assert bounded.plan().late.tolist() == [1]
 
 
-def test_perfect_watermarks_need_a_generator_that_can_be_foretold() -> None:
-    with pytest.raises(InvalidArgumentError, match="perfect"):
-        PlanningRules(None, perfect=True)
+def test_what_is_there_is_never_late_with_a_generator_of_ones_own_either() -> None:
+    source = a_source(PlanningRules(None, perfect=True), a=[10, 90, 5, 91])
+    source.plan(max_rows=1)
+    assert source.plan(max_rows=1).after.combined == 4
+    assert source.plan().late.tolist() == [0]
+
+
+def test_a_record_without_an_event_time_hides_none_that_has_one() -> None:
+    source = a_source(PlanningRules(0, perfect=True), a=[10], b=[20])
+    source.append("a", [Block((90, 91)), Block((NO_TIMESTAMP, 12, 95))])
+    source.plan(max_rows=3)
+    assert source.combined == 11
+    assert source.plan().late.tolist() == [0, 0]
+
+
+def test_when_all_that_is_there_was_read_the_watermark_is_that_of_the_furthest() -> None:
+    source = a_source(PlanningRules(2), a=[10, 20], b=[10, 90], c=[10, 40])
+    for split in source.naive.values():
+        split.complete = True
+    assert source.plan(group_limit=40).after.combined == 7
+    source.leave_finished()
+    assert source.plan().after.combined == 87
+
+
+def test_the_furthest_is_not_looked_at_while_another_split_may_get_more() -> None:
+    source = a_source(PlanningRules(2), a=[90], b=[10])
+    source.naive["a"].complete = True
+    assert source.plan().after.combined == 7
+    source.leave_finished()
+    source.naive["b"].complete = True
+    assert source.plan().after.combined == 87
 
 
 def test_a_split_that_ends_holds_nothing_and_the_last_one_ends_time() -> None:
@@ -144,11 +172,11 @@ def test_splits_that_end_in_the_batch_that_reads_them_move_the_watermark_before_
     source = a_source(PlanningRules(2), a=[10, 20], b=[50, 60], c=[NO_TIMESTAMP])
     for split in source.naive.values():
         split.complete = True
-    # The least of them, but for what never had an event time; no more splits are told of, so time does not end.
-    assert source.plan().after.combined == 17
+    # That of the furthest: all that is there was read. No more splits are told of, so time does not end.
+    assert source.plan().after.combined == 57
     assert set(source.statuses.values()) == {FINISHED}
     source.leave_finished()
-    assert source.plan().after.combined == 17
+    assert source.plan().after.combined == 57
 
 
 def test_no_split_is_read_further_past_the_end_of_a_finite_one_than_the_drift() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.plan import LimitedBy, PlanningRules, SplitTable, conclude
+from alignment.plan import LimitedBy, PlanConditions, PlanningRules, Reading, SplitTable, conclude
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 
@@ -80,11 +80,9 @@ class PlannedSplits:
 
     def _plan(self) -> None:
         before, n = self._table, len(self._table)
-        plan = conclude(
-            before,
-            self._rules,
-            before.positions,
-            before.watermarks,
+        reading = Reading(
+            ends=before.positions,
+            watermarks=before.watermarks,
             held=before.watermarks,
             paused=np.zeros(n, np.bool_),
             idle=np.array([split_id in self._idle for split_id in before.split_ids], np.bool_),
@@ -92,9 +90,8 @@ class PlannedSplits:
             late=np.zeros(n, np.int64),
             bound_us=MAX_WATERMARK,
             limited_by=LimitedBy.AVAILABLE,
-            horizon_us=MAX_WATERMARK,
-            no_more_splits=self._no_more_splits,
         )
+        plan = conclude(before, self._rules, PlanConditions(no_more_splits=self._no_more_splits), reading)
         self._is_idle = plan.slowest_us is None
         self._table, _, gone = plan.after.without_finished()
         self._finished.difference_update(gone)

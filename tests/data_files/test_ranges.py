@@ -21,7 +21,7 @@ def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
         places = None if one_range else tuple(100 * (i + 1) for i in range(len(blocks)))
         position = log[-1].end if log else 0
         rows = np.array(blocks, np.int64)
-        described = FileBlocks(rows, rows, rows, places)
+        described = FileBlocks(rows, rows, rows, rows, places)
         log.append(LoggedFile(DataFile(f"/f{number}"), position, described, number))
     return log
 

@@ -103,7 +103,7 @@ class Arithmetic(FileFormat):
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
         times = self.times(file.path)
         low, high = times[:1], times[-1:]
-        return FileBlocks(np.array([ROWS]), low, high, earliest_us=int(low[0]))
+        return FileBlocks(np.array([ROWS]), low, high, low)
 
     def event_times(self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> npt.NDArray[np.int64]:
         return self.times(rows.file.path)[rows.start : rows.stop]

@@ -383,7 +383,7 @@ def test_ranges_cover_exactly_the_records_between_two_positions_in_order(
     for number, groups in enumerate(files):
         position = log.files[-1].end if log.files else 0
         rows = np.array(groups, np.int64)
-        blocks = FileBlocks(rows, rows, rows, tuple(range(len(groups))))
+        blocks = FileBlocks(rows, rows, rows, rows, tuple(range(len(groups))))
         log.files.append(LoggedFile(DataFile(f"/f{number}"), position, blocks))
     records = [(file.file.path, row) for file in log.files for row in range(file.end - file.position)]
     start, stop = (min(c, len(records)) for c in sorted(cut))

@@ -169,7 +169,7 @@ def test_only_a_bounded_source_that_has_read_all_ends_time(bounded: bool) -> Non
     source = TestingSource({"a": [1, EOF], "b": [2, EOF]}, bounded=bounded)
     reading = SourceHarness(source, STRATEGY, clock=source.clock)
     reading.run()
-    assert reading.watermark == (MAX_WATERMARK if bounded else 0)
+    assert reading.watermark == (MAX_WATERMARK if bounded else 1)
 
 
 def test_while_all_are_idle_the_watermark_does_not_follow_the_wall_clock(group: Group) -> None:

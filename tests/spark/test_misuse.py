@@ -159,10 +159,6 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
         of_source(NO_SPARK, FileSource("/data"), WatermarkStrategy.for_monotonous_timestamps(), "a"),
         "with option eventTimeColumn, or give the strategy a timestamp assigner",
     ),
-    "nothing late by a rule of one's own": (
-        of_source(NO_SPARK, FileSource("/data"), GENERATOR, "a", lateness="none"),
-        "needs a built-in watermark generator (maxOutOfOrderness); use that",
-    ),
     "an object in place of a class": (lambda: register(NO_SPARK, FileSource("/data")), "as in register(spark, "),  # type: ignore[arg-type]
     "a class without a name": (lambda: register(NO_SPARK, type("Own", (Source,), {})), 'write name = "..."'),
     "the name of another": (lambda: register(NO_SPARK, type("Own", (FileSource,), NAMED)), "choose another name"),

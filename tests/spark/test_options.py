@@ -93,8 +93,6 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(OptionError, match=message):
             strategy_of(ALL.parse(given))
-    with pytest.raises(OptionError, match="lateness = 'none' needs a built-in watermark generator"):
-        read_rules(WatermarkStrategy.no_watermarks(), frame_options(ALL.parse({"lateness": "none"})), bounded=True)
     by_reports = FrameOptions(watermark_rows=True, reports=True)
     with pytest.raises(OptionError, match="indexing = 'off' needs watermarks, and the strategy has none"):
         read_rules(WatermarkStrategy.no_watermarks(), by_reports, bounded=True)

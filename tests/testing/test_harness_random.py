@@ -189,12 +189,13 @@ def naive_watermark(
     seen: dict[str, int],
 ) -> int:
     """What a micro-batch announces, record by record, given where its splits are, what they are, and what was seen."""
-    counting, finishing, idle = [], [], []
+    counting, finishing, idle, all_unread = [], [], [], []
     statuses = [SplitStatus(status) for status in after.table.statuses]
     for split, status in zip(after.splits, statuses, strict=True):
         records, end = source.scripts[split.split_id].records, seen.get(split.split_id, split.position)
         read = [record.time_us for record in records if record.position < split.position]
         unread = [record.time_us for record in records if split.position <= record.position < end]
+        all_unread += valid(unread)
         own = max(valid(read)) - case.bound_us - 1 if valid(read) else MIN_WATERMARK
         if own == MIN_WATERMARK and unread:
             # Nothing was read of it: it holds the watermark below its first record, and where its records will put it.
@@ -207,10 +208,11 @@ def naive_watermark(
             counting.append(held)
         elif own > MIN_WATERMARK:
             finishing.append(held)
-    if case.bounded and all(status is SplitStatus.FINISHED for status in statuses):
-        return MAX_WATERMARK
-    with_those_that_end = smallest([*counting, *finishing], idle)
-    return max(before.table.combined, with_those_that_end, smallest(counting, idle))
+    combined = max(smallest([*counting, *finishing], idle), smallest(counting, idle))
+    if all(status is SplitStatus.FINISHED for status in statuses):
+        combined = MAX_WATERMARK if case.bounded else max(combined, before.table.furthest, *finishing)
+    # What is there is never late.
+    return max(before.table.combined, min([combined, *(time - 1 for time in all_unread)]))
 
 
 def smallest(counting: Sequence[int], idle: Sequence[int]) -> int:

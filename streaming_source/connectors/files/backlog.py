@@ -41,8 +41,8 @@ class WaitingFile:
             key = _KEY.pack(earliest_us != MAX_WATERMARK, earliest_us + _TO_UNSIGNED)
         path, blocks = self.file.relative_path.encode(), None
         if self.blocks is not None:
-            columns = (self.blocks.rows.tobytes(), self.blocks.min_us.tobytes(), self.blocks.max_us.tobytes())
-            blocks = (*columns, self.blocks.places, self.blocks.earliest_us)
+            of_times = (self.blocks.min_us, self.blocks.max_us, self.blocks.valid_min_us)
+            blocks = (*(column.tobytes() for column in (self.blocks.rows, *of_times)), self.blocks.places)
         return b"".join((key, path, b"\0", pickle.dumps((self.file.modified_ms, self.file.size, blocks))))
 
     @staticmethod
@@ -51,9 +51,9 @@ class WaitingFile:
         end = data.index(b"\0", begin)
         modified_ms, size, blocks = pickle.loads(memoryview(data)[end + 1 :])
         if blocks is not None:
-            *columns, places, earliest_us = blocks
-            rows, low, high = (np.frombuffer(column, np.int64) for column in columns)
-            blocks = FileBlocks(rows, low, high, places, earliest_us)
+            *columns, places = blocks
+            rows, low, high, earliest = (np.frombuffer(column, np.int64) for column in columns)
+            blocks = FileBlocks(rows, low, high, earliest, places)
         return WaitingFile(ListedFile.of(data[begin:end].decode(), modified_ms, size), blocks)
 
 

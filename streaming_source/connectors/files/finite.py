@@ -9,6 +9,7 @@ from functools import partial
 from itertools import compress
 from typing import Final
 
+import numpy as np
 from pyarrow import fs
 
 from alignment.timestamps import NO_TIMESTAMP
@@ -252,7 +253,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         blocks = super()._describe(file)
         limit_us = self._context.event_time_limit_us
         if limit_us is not None and blocks is not None and blocks.earliest_us >= limit_us:
-            return replace(blocks, earliest_us=MAX_WATERMARK)
+            return replace(blocks, valid_min_us=np.full_like(blocks.rows, MAX_WATERMARK))
         return blocks
 
     def _describe_begun(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
