@@ -58,6 +58,10 @@ class WaitsFor(StrEnum):
     HORIZON = "horizon"
 
 
+_AWAY: Final = (WaitsFor.SOURCE, WaitsFor.TRANSACTION)
+"""Waits that nothing here can end."""
+
+
 class Cause(StrEnum):
     """Why the watermark is not further: in one word, for programs.
 
@@ -79,6 +83,7 @@ class Cause(StrEnum):
     TRANSACTION = "transaction"
     REPORT = "report"
     FUTURE = "future"
+    EARLIER = "earlier"
     DRIFT = "drift"
     ROWS = "rows"
     MIN_ROWS = "minRows"
@@ -148,7 +153,7 @@ class QueryEnd:
 
 
 class FarRecord(NamedTuple):
-    """A record that brought the watermark of its split into the future: its event time, and where it is."""
+    """A record whose event time stands out: that time, and where it is."""
 
     time_us: int
     place: str
@@ -166,7 +171,8 @@ class SplitExplanation(NamedTuple):
     `locked` records are there that cannot be read yet, of transactions that are open. Of a split without a watermark
     `invalid` positions were read, and no record there has an event time. `far` is the record that brought its watermark
     into the future, where it did and that is known. `is_outlier` if the record at `next_us` is far from those of its
-    own split around it.
+    own split around it. `earlier` is its earliest record that is not read, where that holds the watermark and is
+    further behind than the bound on out-of-orderness foresees.
     """
 
     split_id: str
@@ -184,6 +190,7 @@ class SplitExplanation(NamedTuple):
     invalid: int = 0
     far: FarRecord | None = None
     is_outlier: bool = False
+    earlier: FarRecord | None = None
 
     @property
     def next_place(self) -> str:
@@ -253,6 +260,8 @@ class Explanation:
         lowest = _lowest(self.counting)
         if lowest and self.horizon_us <= lowest[0].holds_us:
             return ()
+        if earlier := tuple(split for split in lowest if split.earlier is not None):
+            return earlier
         stuck = tuple(split for split in lowest if split.next_us is not None)
         return stuck or self._first_away(self.setters or lowest)
 
@@ -330,6 +339,8 @@ class Explanation:
                 return Cause.HORIZON
             return Cause.ALL_IDLE if self.splits else Cause.NO_SPLITS
         first = holders[0]
+        if first.earlier is not None and first.waits_for not in _AWAY:
+            return Cause.EARLIER
         if first.next_us is not None:
             return Cause.FUTURE if first.next_us > self.at_us + FUTURE_US else Cause.DRIFT
         if first.waits_for is WaitsFor.RECORDS:

@@ -209,6 +209,11 @@ def _in_what_is_read(explanation: Explanation) -> str:
 
 
 def _why(explanation: Explanation, holder: SplitExplanation) -> str:
+    if holder.earlier is not None and explanation.cause is Cause.EARLIER:
+        return (
+            f"has a record that is not read yet, at {holder.earlier.place}, of {moment(holder.earlier.time_us)}: what "
+            "is there is never late, so no window that ends later closes before it is read"
+        )
     if holder.next_us is not None:
         return _beyond_the_limit(explanation, holder)
     near_us = explanation.watermark if explanation.watermark > MIN_WATERMARK else None

@@ -195,6 +195,34 @@ class EventTimeIndex:
             result[begun[part]] = np.minimum(result[begun[part]], np.minimum.reduceat(timed, starts))
         return result
 
+    def end_of(self, split_id: str) -> int:
+        """Return the position after the last known record of a split. O(1)."""
+        return self._table.known_end(split_id)
+
+    def earliest_record(self, split_id: str, position: int) -> tuple[int, int] | None:
+        """Return position and event time of the earliest record of a split at or after `position`.
+
+        None if none has a valid event time, or there are opaque blocks. Loads the blocks that may have it.
+        """
+        self._settle()
+        slot, columns = bisect_left(self._table.order, split_id), self._table.blocks
+        blocks = np.arange(int(self._table.begin[slot]), int(self._table.stop[slot]))
+        blocks = blocks[columns.end[blocks] > position]
+        if self._opaque.is_opaque(blocks).any():
+            return None
+        found: tuple[int, int] | None = None
+        for block in blocks[np.argsort(columns.earliest[blocks], kind="stable")].tolist():
+            if columns.earliest[block] == MAX_WATERMARK or (found is not None and found[1] <= columns.earliest[block]):
+                break
+            first = int(columns.first[block])
+            skip = max(position - first, 0)
+            times = self._loaded.times(block)[skip:]
+            times = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
+            earliest = int(times.argmin())
+            if times[earliest] < MAX_WATERMARK and (found is None or times[earliest] < found[1]):
+                found = first + skip + earliest, int(times[earliest])
+        return found
+
     def nearest_time(self, positions: Int64Array) -> int:
         """The smallest bound that admits any record; `MAX_WATERMARK` if nothing is unread.
 

@@ -464,6 +464,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
         self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
+        if self._rules.planning.perfect:
+            self._strange.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
         table = plan.after.without_positions()

@@ -41,6 +41,8 @@ def with_source(
     splits = _in_source_positions(marked, known, available, runtime.event_times, host.known_ends)
     if far := strange.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
+    if earlier := strange.earlier:
+        splits = [split._replace(earlier=earlier.get(split.split_id)) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):
         unreported = frozenset(runtime.engine.unreported())
         splits = [

@@ -30,13 +30,16 @@ class StrangeTimes:
     """Records that stand out, of the splits in work.
 
     `far` has by split id the first record that brought the watermark of its split into the future, and `is_outlier` is
-    of the next record of a split that is not read because it lies far ahead. `needed_bound_us` is
-    the smallest bound on out-of-orderness with which none of the late records would have been late that a split
-    delivered while it was read; None if there was none. Neither is known where only readers know event times.
+    of the next record of a split that is not read because it lies far ahead. `earlier` has the record that holds the
+    watermark by being there and unread, though its split was read further than the bound on out-of-orderness foresees.
+    `needed_bound_us` is the smallest bound on out-of-orderness with which none of the late records would have been late
+    that a split delivered while it was read; None if there was none. Neither is known where only readers know event
+    times.
     """
 
     def __init__(self) -> None:
         self.far: dict[str, FarRecord] = {}
+        self.earlier: dict[str, FarRecord] = {}
         # By split: the position of the next record that was looked at, the end of what was known then, the answer.
         self._outliers: dict[str, tuple[int, int, bool]] = {}
         self.needed_bound_us: int | None = None
@@ -71,6 +74,35 @@ class StrangeTimes:
             needed_us = _disorder(times, int(before.watermarks[slot]) + bound_us + 1)
             self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
 
+    def note_earlier(
+        self, plan: MicroBatchPlan, index: EventTimeIndex, event_times: EventTimeProvider[Any], bound_us: int
+    ) -> None:
+        """The same of a plan under perfect watermarks. O(n); loads times once for each record that holds the watermark.
+
+        Of a split of which nothing was read the next record counts as read.
+        """
+        after, holder = plan.after, _holder(plan)
+        if holder is None or not event_times.knows_each or after.combined != int(plan.holds_us[holder]):
+            self.earlier.clear()
+            return
+        split_id, position = after.split_ids[holder], int(after.positions[holder])
+        watermark, holds_us = int(after.watermarks[holder]), int(plan.holds_us[holder])
+        known = self.earlier.get(split_id)
+        if known is not None and known.time_us == holds_us + 1:
+            return
+        self.earlier.clear()
+        if position == index.end_of(split_id) or (watermark > MIN_WATERMARK and holds_us >= watermark):
+            return
+        found = index.earliest_record(split_id, position)
+        if found is None or found[0] == position:
+            return
+        number, time_us = found
+        if watermark == MIN_WATERMARK:
+            watermark = int(index.times_between(split_id, position, position + 1)[0]) - bound_us - 1
+        if time_us <= watermark:
+            place = event_times.place_of(split_id, number) or f"position {number}"
+            self.earlier[split_id] = FarRecord(time_us, place)
+
     def is_outlier(
         self, split: SplitExplanation, index: EventTimeIndex, event_times: EventTimeProvider[Any], bound_us: int
     ) -> bool:
@@ -93,7 +125,15 @@ class StrangeTimes:
         """Forget splits that are no longer in work."""
         for split_id in split_ids:
             self.far.pop(split_id, None)
+            self.earlier.pop(split_id, None)
             self._outliers.pop(split_id, None)
+
+
+def _holder(plan: MicroBatchPlan) -> int | None:
+    """Return the slot of a split that holds the combined watermark; None if no split counts."""
+    statuses = plan.after.statuses
+    counting = np.flatnonzero((statuses == SplitStatus.ACTIVE) | (statuses == SplitStatus.PAUSED))
+    return int(counting[plan.holds_us[counting].argmin()]) if counting.size else None
 
 
 def _loaded(

@@ -66,6 +66,7 @@ def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
         _reports,
         _future,
         _unit,
+        _earlier,
         _invalid,
         _silence,
         _idle,
@@ -353,6 +354,21 @@ def _future(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "Records that are further ahead of the clock are then invalid: they move no watermark, and "
             "invalidTimestamp decides what becomes of them.",
         )
+
+
+def _earlier(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    """Whether a record that is there, and far behind what was read of its split, holds the watermark."""
+    last = reports[-1]
+    if last.cause is not Cause.EARLIER:
+        return
+    (split, record), *_ = [(one, one.earlier) for one in last.holders if one.earlier is not None]
+    yield Advice(
+        "lateness",
+        f"The record at {record.place} of split {split.split_id!r} is dated {moment(record.time_us)}, and at most "
+        f"{counted(split.behind, 'record')} of that split are still to be read up to it. Nothing is lost, and Spark "
+        "keeps the windows in between as state. To have them earlier set lateness=bounded: such records are late then. "
+        "If the event time is wrong, eventTimeFrom leaves out what lies before a time, or correct it at its source.",
+    )
 
 
 def _leap(last: Explanation) -> str:

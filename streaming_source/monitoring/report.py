@@ -7,11 +7,11 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
-not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid` and `far`
-(see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`, `group` (a
-`GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records of the
-micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, and `late`
-is the option, if that is `route`.
+not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid`, `far` and
+`earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
+`group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
+of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, and
+`late` is the option, if that is `route`.
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["invalid"] = split.invalid
     if split.far is not None:
         found["farRecord"] = {"time": _text(split.far.time_us), "place": split.far.place}
+    if split.earlier is not None:
+        found["earlierRecord"] = {"time": _text(split.earlier.time_us), "place": split.earlier.place}
     if split.is_outlier:
         found["isOutlier"] = True
     return found if split.place is None else found | {"place": split.place}
@@ -211,6 +213,7 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         invalid=found.get("invalid", 0),
         far=_far_from_json(found["farRecord"]) if "farRecord" in found else None,
         is_outlier=found.get("isOutlier", False),
+        earlier=_far_from_json(found["earlierRecord"]) if "earlierRecord" in found else None,
     )
 
 
@@ -327,6 +330,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "away": explanation.away,
         "invalid": {str(at): split.invalid for at, split in splits.items() if split.invalid},
         "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
+        "earlier": {str(at): split.earlier for at, split in splits.items() if split.earlier is not None},
         "outliers": [at for at, split in splits.items() if split.is_outlier],
         "needs": explanation.needed_bound_us,
         "late": "route" if explanation.routes_late else None,
@@ -376,6 +380,7 @@ def report_of_offset(
                         invalid=facts.get("invalid", {}).get(str(at), 0),
                         far=FarRecord(*far) if (far := facts.get("far", {}).get(str(at))) else None,
                         is_outlier=at in facts.get("outliers", ()),
+                        earlier=FarRecord(*early) if (early := facts.get("earlier", {}).get(str(at))) else None,
                     )
                 )
         explanation = Explanation(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alignment.combine import SplitStatus
-from alignment.explain import Explanation, SplitExplanation, WaitsFor
+from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.monitoring.advice import advice_on
 from streaming_source.monitoring.report import WatermarkReport
@@ -33,6 +33,23 @@ def test_a_drift_that_is_less_than_what_a_trigger_brings_is_to_be_raised(tmp_pat
     found = advice(query.run())
     assert "moves on by 30 s from micro-batch to micro-batch, and maxDrift is 10 seconds" in found["maxDrift"]
     assert set(found) == {"maxDrift"}
+
+
+def test_a_record_far_behind_the_others_that_is_not_read_yet_is_named_from_the_first_micro_batch_on(
+    tmp_path: Path,
+) -> None:
+    stray = at(-1_000_000)
+    query = Situation(tmp_path, {"a": [*records(range(60)), stray], "b": records(range(60))}, max_rows=20)
+    for _ in range(6):
+        for explained in (query.run(1).explain(), query.explain_checkpoint()):
+            text = " ".join(str(explained).split())
+            assert "because split 'a' has a record that is not read yet, at position 60, of 2025-12-20" in text
+            assert explained.sources[0].report.explanation.cause is Cause.EARLIER
+            (advice,) = explained.sources[0].advice
+            assert advice.option == "lateness"
+            assert "To have them earlier set lateness=bounded" in advice.text
+    assert "is not read yet" not in str(query.run().explain())
+    query.close()
 
 
 def test_records_of_a_split_that_was_idle_are_not_put_down_to_disorder(tmp_path: Path) -> None:

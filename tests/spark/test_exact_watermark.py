@@ -261,7 +261,9 @@ def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_
     write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.array([100, 200, 50, 210]) * SECOND)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=10)).with_timestamp_assigner("ts")
     source = FileSource(str(tmp_path / "in"))
-    frame = streaming_source.from_source(spark, source, strategy, "observed", includeMetadata=True, maxRowsPerTrigger=2)
+    frame = streaming_source.from_source(
+        spark, source, strategy, "observed", includeMetadata=True, maxRowsPerTrigger=2, lateness="bounded"
+    )
     run = available_now(spark, frame.select(F.unix_micros("ts"), "_position", "_late"), tmp_path / "cp")
     assert [row[1:] for row in run.rows] == [(2, True), (0, False), (1, False), (3, False)]
     metrics = [p["observedMetrics"]["observed"] for p in run.progress if p["numInputRows"]]

@@ -31,7 +31,7 @@ def test_kept_and_routed_are_the_input_over_restarts_and_a_crash(spark: SparkSes
 
     def frame() -> DataFrame:
         options = {"eventTimeColumn": "ts", "idleTimeout": "1 ms", "late": "route", "maxRowsPerTrigger": 110}
-        options["lateLocation"] = str(tmp_path / "late_log")
+        options |= {"lateLocation": str(tmp_path / "late_log"), "lateness": "bounded"}
         return read_stream(spark).format("aligned_files").options(**options).load(str(root))
 
     def run_query() -> list[tuple[object, ...]]:
@@ -74,6 +74,7 @@ def test_late_records_outlive_the_offsets_that_spark_removes(
     rows, checkpoint, late_log = 20 * micro_batches, tmp_path / "cp", tmp_path / "late_log"
     put(tmp_path / "in", "a", 0, 0, rows)
     reader = read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", maxRowsPerTrigger=20)
+    reader = reader.option("lateness", "bounded")
     frame = reader.options(late="route", lateLocation=str(late_log)).load(str(tmp_path / "in"))
     run = Run(spark, frame.select("k"), checkpoint, trigger={"availableNow": True}, files=tmp_path / "kept")
     assert run.query.awaitTermination(600)
