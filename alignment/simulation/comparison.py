@@ -35,6 +35,12 @@ _HEADS: Final = (
 )
 
 
+_AT_LEAST: Final = (
+    "≥: at least: those before the first micro-batch that an estimated event time decided. With --source, which is",
+    "where the data is, event times are read, and late rows are exact.",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What a user decides of a source; None for no limit, and for never idle."""
@@ -67,6 +73,7 @@ class Outcome:
             **asdict(self.settings),
             "batches": trace.rows.tolist(),
             "late": int(trace.late.sum()),
+            "late_is_exact": trace.is_exact,
             "unread": trace.unread,
             "most_apart_us": int(trace.drift_us.max(initial=0)),
             "most_in_state": int(trace.held_rows.max(initial=0)),
@@ -76,9 +83,10 @@ class Outcome:
     def cells(self) -> tuple[str, ...]:
         """One row of the table, without the settings."""
         found = self.to_json()
-        counts = (len(found["batches"]), max(found["batches"], default=0), found["late"], found["unread"])
+        batches, most = f"{len(found['batches']):,}", f"{max(found['batches'], default=0):,}"
+        late, unread = f"{'' if self.trace.is_exact else '≥ '}{found['late']:,}", f"{found['unread']:,}"
         apart, state = duration_text(found["most_apart_us"]), f"{found['most_in_state']:,}"
-        return *(f"{count:,}" for count in counts), apart, state, watermark_text(found["watermark_us"])
+        return batches, most, late, unread, apart, state, watermark_text(found["watermark_us"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,7 @@ class Comparison:
                 "where they begin or jump further apart, or are read before their event times are known.",
                 "Rows in state: read already and not passed by the watermark, "
                 "which Spark applies one micro-batch later.",
+                *(_AT_LEAST if not all(outcome.trace.is_exact for outcome in self.outcomes) else ()),
             ]
         )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.engine import Engine
 from alignment.events import (
@@ -48,12 +49,16 @@ class RecordedWorkload:
     """The last run of a query in its event log, from the `entries` of one engine.
 
     Event times are those of the log, which has them exactly where the planner loaded them, so of blocks of records that
-    a micro-batch ended in. Of other blocks it has bounds: there they are taken to rise evenly from one to the other.
-    `settings` are those of the query; so many `records` were there, of which the event times of some are `estimated`.
-    An `InvalidArgumentError` if the query planned by reports of its readers, or with watermarks of the user's own.
+    a micro-batch ended in. Of other blocks it has bounds: there they are taken to rise evenly from one to the other,
+    unless `known` has the records of such a block, all of them and within its bounds: for each split its positions,
+    rising, and the event times at these. `settings` are those of the query; so many `records` were there, of which the
+    event times of some are `estimated`. An `InvalidArgumentError` if the query planned by reports of its readers, or
+    with watermarks of the user's own.
     """
 
-    def __init__(self, entries: Sequence[Any]) -> None:
+    def __init__(
+        self, entries: Sequence[Any], known: Mapping[str, tuple[Int64Array, Int64Array]] | None = None
+    ) -> None:
         started: EngineStarted = entries[0]
         plans = [entry for entry in entries if isinstance(entry, Planned)]
         if started.by_reports or started.generates or not plans:
@@ -70,7 +75,7 @@ class RecordedWorkload:
         entries = [*(entry for entry in entries[:begins] if isinstance(entry, DrainStarted)), *entries[begins:]]
         self._entries = entries
         self._rules = started.rules
-        self._times = _RecordedTimes(entries)
+        self._times = _RecordedTimes(entries, {} if known is None else known)
         bound_us = started.rules.out_of_orderness_us
         assert bound_us is not None, "only a generator goes without a bound"
         self.settings = Settings(
@@ -82,7 +87,7 @@ class RecordedWorkload:
         self.records, self.estimated = self._times.records, self._times.estimated
 
     @classmethod
-    def of_log(cls, path: str | Path) -> Self:
+    def of_log(cls, path: str | Path, known: Mapping[str, tuple[Int64Array, Int64Array]] | None = None) -> Self:
         """That of a file, or of a folder with one: what option `eventLog` names. An error for none, or several."""
         logs = log_files(Path(path))
         if logs[1:]:
@@ -92,7 +97,7 @@ class RecordedWorkload:
             last = deque(engines(lines), maxlen=1)
         if not last:
             raise InvalidArgumentError(f"{path} is empty: let the query read for a while")
-        return cls(last[0])
+        return cls(last[0], known)
 
     def compare(self, **varied: Any) -> Comparison:
         """What it comes to with its own settings, and with others: see `combinations`, whose keywords these are.
@@ -131,10 +136,11 @@ class _Run:
         self._began_us: int | None = None
         self._engine = Engine(
             replace(rules, out_of_orderness_us=settings.out_of_orderness_us, max_drift_us=settings.max_drift_us),
-            EventTimeIndex(times.between, locate=times.first_later, wanted=rules.times),
+            EventTimeIndex(self._load, locate=self._locate, wanted=rules.times),
             idle_timeout_us=settings.idle_timeout_us,
         )
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
+        self._is_known = True
 
     def apply(self, event: Event) -> None:
         if isinstance(event, Restored):
@@ -158,13 +164,29 @@ class _Run:
         held = np.concatenate([self._held, *read])
         self._held = held[held > before.combined]
         engine.commit(plan)
-        late, began_us = int(plan.late.sum()), self._began_us
+        # From where an estimated time decided, a real query may read other records: those so far are late in any case.
+        late, began_us = int(plan.late.sum()) if self._is_known else 0, self._began_us
         self._columns.add(SimulatedStep(now_us - began_us, before, plan, plan.after.watermarks, late, self._held.size))
         return True
 
     def trace(self) -> SourceTrace:
         unread = int(self._engine.unread().sum())
-        return self._columns.trace(unread=unread, has_ended=self._engine.table.combined == MAX_WATERMARK)
+        has_ended = self._engine.table.combined == MAX_WATERMARK
+        # Of opaque blocks the engine counts no late records.
+        is_exact = self._is_known and not self._times.has_opaque
+        return self._columns.trace(unread=unread, has_ended=has_ended, is_exact=is_exact)
+
+    def _load(self, split_id: str, start: int, stop: int) -> Int64Array:
+        """Return event times that the engine loads: a cut, or the number of late records, depends on them."""
+        self._is_known &= self._times.is_exact(split_id, start, stop)
+        return self._times.between(split_id, start, stop)
+
+    def _locate(
+        self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
+    ) -> tuple[Int64Array, Int64Array]:
+        ranges = zip(split_ids, starts.tolist(), stops.tolist(), strict=True)
+        self._is_known &= all(self._times.is_exact(*one) for one in ranges)
+        return self._times.first_later(split_ids, starts, stops, bound_us)
 
     def _shifted(self, table: SplitTable) -> SplitTable:
         """A state as it would be had the query always run with this bound."""
@@ -178,16 +200,30 @@ class _Run:
         )
 
 
+class _Block(NamedTuple):
+    """The bounds of some records: numbers from `start` to `stop`, and event times, `low_us` if it is known."""
+
+    start: int
+    stop: int
+    low_us: int
+    high_us: int
+
+
 class _RecordedTimes:
     """Event times of all records in a log, some of them estimated."""
 
-    def __init__(self, entries: Sequence[Any]) -> None:
+    def __init__(self, entries: Sequence[Any], known: Mapping[str, tuple[Int64Array, Int64Array]]) -> None:
         self._first: dict[str, int] = {}
         self._ends: dict[str, int] = {}
+        self._blocks: dict[str, list[_Block]] = defaultdict(list)
+        self.has_opaque = any(isinstance(entry, OpaqueBlockIndexed) for entry in entries)
         self._points: dict[str, dict[int, int]] = defaultdict(dict)
         self._loaded: dict[str, dict[int, Int64Array]] = defaultdict(dict)
         for entry in entries:
             self._take(entry)
+        for split_id, (positions, times) in known.items():
+            if split_id in self._ends:
+                self._fill(split_id, positions, times)
         self._starts = {split_id: sorted(loaded) for split_id, loaded in self._loaded.items()}
         self._known = {
             split_id: tuple(np.array(column, np.int64) for column in zip(*sorted(points.items()), strict=True))
@@ -195,8 +231,8 @@ class _RecordedTimes:
         }
         self.splits = len(self._ends)
         self.records = sum(end - self._first[split_id] for split_id, end in self._ends.items())
-        exact = sum(times.size for loaded in self._loaded.values() for times in loaded.values())
-        self.estimated = max(self.records - exact, 0)
+        ranges = ((split_id, self._first[split_id], end) for split_id, end in self._ends.items())
+        self.estimated = sum(int(np.count_nonzero(~self._exact(*one)[1])) for one in ranges)
 
     def between(self, split_id: str, start: int, stop: int) -> Int64Array:
         """`int64[stop - start]`. O(log m) and a step for each record."""
@@ -205,13 +241,39 @@ class _RecordedTimes:
             positions, known = self._known[split_id]
             risen = np.interp(np.arange(start, stop), positions, (known - known[0]).astype(np.float64))
             times = np.rint(risen).astype(np.int64) + known[0]
+        exact, is_exact = self._exact(split_id, start, stop)
+        return np.where(is_exact, exact, times)
+
+    def is_exact(self, split_id: str, start: int, stop: int) -> bool:
+        """Whether no event time of a range is estimated."""
+        return bool(self._exact(split_id, start, stop)[1].all())
+
+    def _exact(self, split_id: str, start: int, stop: int) -> tuple[Int64Array, npt.NDArray[np.bool_]]:
+        """Return the event times of a range, and which of them are exact. O(log m), and a step for each record."""
+        times, is_exact = np.full(stop - start, NO_TIMESTAMP), np.zeros(stop - start, bool)
         loaded, starts = self._loaded[split_id], self._starts.get(split_id, [])
         for first in starts[max(bisect_right(starts, start) - 1, 0) : bisect_right(starts, stop - 1)]:
             exact = loaded[first]
             begin, end = max(start, first), min(stop, first + exact.size)
             if begin < end:
                 times[begin - start : end - start] = exact[begin - first : end - first]
-        return times
+                is_exact[begin - start : end - start] = True
+        return times, is_exact
+
+    def _fill(self, split_id: str, positions: Int64Array, times: Int64Array) -> None:
+        """Take the event times of the blocks of which all records are there, and within the bounds of the log."""
+        if not self.has_opaque:
+            # Numbers have no gaps: they begin with the position of the first record, see `alignment.events`.
+            first = self._first[split_id]
+            times = times[positions >= first]
+            positions = np.arange(first, first + times.size)
+        for block in self._blocks[split_id]:
+            begin, end = np.searchsorted(positions, [block.start, block.stop]).tolist()
+            found = times[begin:end]
+            low_us, high_us = int(found.min(initial=MAX_WATERMARK)), int(found.max(initial=NO_TIMESTAMP))
+            is_low = block.low_us in (low_us, NO_TIMESTAMP) or self.has_opaque
+            if found.size == block.stop - block.start and is_low and block.high_us == high_us:
+                self._loaded[split_id].setdefault(block.start, found)
 
     def first_later(
         self, split_ids: Sequence[str], starts: Int64Array, stops: Int64Array, bound_us: int
@@ -232,12 +294,14 @@ class _RecordedTimes:
         elif isinstance(entry, BlocksIndexed):
             for rows, low, high in np.column_stack((entry.rows, entry.min_us, entry.max_us)).tolist():
                 start, stop = self._extend(entry.split_id, rows)
+                self._blocks[entry.split_id].append(_Block(start, stop, low, high))
                 if high == NO_TIMESTAMP:
                     self._loaded[entry.split_id][start] = np.full(rows, NO_TIMESTAMP)
                 else:
                     self._points[entry.split_id] |= {start: high if low == NO_TIMESTAMP else low, stop - 1: high}
         elif isinstance(entry, OpaqueBlockIndexed):
-            _, stop = self._extend(entry.split_id, entry.rows)
+            start, stop = self._extend(entry.split_id, entry.rows)
+            self._blocks[entry.split_id].append(_Block(start, stop, NO_TIMESTAMP, entry.max_us))
             self._points[entry.split_id][stop - 1] = entry.max_us
         elif isinstance(entry, Loaded):
             self._loaded[entry.split_id][entry.start] = entry.times

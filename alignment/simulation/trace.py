@@ -47,7 +47,8 @@ class SourceTrace:
     deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
     the watermark, empty where none counts.
 
-    `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there.
+    `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there. If
+    it is not `is_exact`, an estimated event time decided about some records: so many were `late` at least.
     """
 
     now_us: Int64Array
@@ -60,6 +61,7 @@ class SourceTrace:
     holding_back: tuple[str, ...]
     unread: int
     has_ended: bool
+    is_exact: bool = True
 
 
 class TraceColumns:
@@ -94,7 +96,7 @@ class TraceColumns:
         """Records read so far. O(steps)."""
         return sum(row[_COLUMNS.index("rows")] for row in self._rows)
 
-    def trace(self, *, unread: int, has_ended: bool) -> SourceTrace:
+    def trace(self, *, unread: int, has_ended: bool, is_exact: bool = True) -> SourceTrace:
         """All of it."""
         columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T
         return SourceTrace(
@@ -102,4 +104,5 @@ class TraceColumns:
             holding_back=tuple(self._holding_back),
             unread=unread,
             has_ended=has_ended,
+            is_exact=is_exact,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,12 @@ import typer
 
 from alignment.durations import format_duration
 from alignment.exceptions import AlignmentError
-from streaming_source.exceptions import OptionError
+from streaming_source.cli.given_source import key_values
 
 if TYPE_CHECKING:
     from streaming_source.auditing.advice import Fix
 
-__all__ = ["audit_query", "key_values"]
+__all__ = ["audit_query"]
 
 _SCANNED: Final = 20_000_000
 """Most rows for which all event times are read to compute the bound, unless the user sets an option."""
@@ -119,17 +119,6 @@ def _shown(fix: Fix) -> str:
     counted = fix.records - (fix.late or 0)
     bound = fix.options["maxOutOfOrderness"]
     return f"With maxOutOfOrderness = {bound}, {counted:,} of the {fix.records:,} records there are on time:\n\n{fix}"
-
-
-def key_values(texts: Sequence[str]) -> dict[str, str]:
-    """Parse options of the form `KEY=VALUE`; raises an `OptionError` for any other text."""
-    given = {}
-    for text in texts:
-        name, is_given, value = text.partition("=")
-        if not is_given:
-            raise OptionError(f"-o {text!r}: must be key=value, as in -o fileFormat=json")
-        given[name] = value
-    return given
 
 
 @contextmanager

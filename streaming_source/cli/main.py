@@ -7,22 +7,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from alignment.durations import parse_duration_us
-from alignment.exceptions import AlignmentError, InvalidArgumentError, UnknownSplitError
+from alignment.exceptions import AlignmentError, UnknownSplitError
 from alignment.sentence import watermark_text
-from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulation.trace import SourceTrace
 from streaming_source import __version__
-from streaming_source.cli.audit import audit_query, key_values
+from streaming_source.cli.audit import audit_query
+from streaming_source.cli.given_source import given_source, key_values
+from streaming_source.cli.simulate import simulate_source
 from streaming_source.cli.watch import watch_query
 from streaming_source.exceptions import CheckpointError, OptionError
 from streaming_source.monitoring.explained import SplitStory, aligned, explain_batches, explain_checkpoint
@@ -44,8 +40,6 @@ _COLUMNS: Final[tuple[str, ...]] = (
     "late",
     "held by",
 )
-_DRIFTS: Final = ("30 seconds", "none")
-_MAX_ROWS: Final = 1000
 _ROWS: Final = 1_000_000
 """Most rows on a page: splits times micro-batches."""
 
@@ -265,108 +259,16 @@ def advise(
     The scan reads the event-time columns of all records twice; Spark is not started. The last line of standard output
     is JSON, with all durations and event times in microseconds.
     """
+    data = given_source("advise", source, option, format_name)
     # Imported here: the other commands need no connector, and no PySpark.
-    try:
-        from streaming_source.spark.advise import advise_on
-        from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-    except ModuleNotFoundError as error:
-        if error.name != "pyspark":
-            raise
-        typer.echo("error: advise needs PySpark: pip install 'spark-watermark-alignment[cli,pyspark]'", err=True)
-        raise typer.Exit(2) from None
+    from streaming_source.spark.advise import advise_on
 
-    given = key_values(option)
-    kind = format_name or _format_of(source, given)
-    if kind not in FORMATS:
-        raise OptionError(f"--format {kind}: must be one of {', '.join(sorted(FORMATS))}; give one of these")
-    place = "subscribe" if kind == "aligned_kafka" else "path"
-    advice = advise_on(AlignedDataSource.of_format(kind, {place: source, **given}))
+    advice = advise_on(data)
     typer.echo(advice)
     typer.echo(json.dumps(asdict(advice)))
 
 
-def _format_of(source: str, given: Mapping[str, str]) -> str:
-    if any(name.lower() == "kafka.bootstrap.servers" for name in given):
-        return "aligned_kafka"
-    if any(name.lower().startswith("catalog.") for name in given):
-        return "aligned_iceberg"
-    return "aligned_delta" if Path(source, "_delta_log").is_dir() else "aligned_files"
-
-
-@app.command("simulate")
-@_errors_in_one_line()
-def simulate_source(
-    context: typer.Context,
-    log: Annotated[
-        Path | None,
-        typer.Argument(help="What option eventLog of a query wrote: a file, or a folder with one."),
-    ] = None,
-    max_drift: Annotated[
-        list[str],
-        typer.Option(help="How far a split may be ahead of the slowest; 'none' for no limit."),
-    ] = [],  # noqa: B006 (typer copies it)
-    max_out_of_orderness: Annotated[
-        list[str], typer.Option(help="How far a record may be behind the latest of its split.")
-    ] = [],  # noqa: B006
-    idle_timeout: Annotated[list[str], typer.Option(help="After which a silent split is idle; 'none' for never.")] = [],  # noqa: B006
-    max_rows: Annotated[list[str], typer.Option(help="Rows of a micro-batch; 'none' for no limit.")] = [],  # noqa: B006
-    planning: Annotated[
-        Planning, typer.Option(help="Event times known ahead of reading, or only reported.")
-    ] = Planning.REACTIVE,
-    splits: Annotated[int, typer.Option(min=1, help="How many splits.")] = 8,
-    records: Annotated[int, typer.Option(min=1, help="Records in each split.")] = 10_000,
-    spacing: Annotated[str, typer.Option(help="Event time from one record of a split to the next.")] = "100 ms",
-    unevenness: Annotated[float, typer.Option(min=1, help="By which factor densities vary.")] = 2.0,
-    skew: Annotated[str, typer.Option(help="Splits begin within this span of event time.")] = "5 minutes",
-    disorder: Annotated[str, typer.Option(help="By how much records are out of order.")] = "0 s",
-    first_rows: Annotated[int, typer.Option(min=1, help="What a split of unknown density is admitted.")] = 100,
-    lost: Annotated[float, typer.Option(min=0, max=1, help="Share of the reports that get lost.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides all that is drawn.")] = 1,
-) -> None:
-    """Compare settings of a source: late records, rows in state, micro-batches.
-
-    With LOG, the simulation replays the splits that a query read; without, it draws splits from a description. Settings
-    can be given several times: there is a row for each combination, after one for the query's own settings. No data is
-    read and Spark is not started. The last line of standard output is JSON, with all durations and event times in
-    microseconds. See docs/simulate.md.
-    """
-    varied = {
-        "max_drift": max_drift,
-        "max_out_of_orderness": max_out_of_orderness,
-        "idle_timeout": idle_timeout,
-        "max_rows": max_rows,
-    }
-    if log is not None:
-        for name in context.params.keys() - {"log", *varied}:
-            given = context.get_parameter_source(name)
-            if given is not None and given.name != "DEFAULT":
-                option = "--" + name.replace("_", "-")
-                raise InvalidArgumentError(f"{option} describes a workload, and LOG has one: leave out one of the two")
-        comparison = RecordedWorkload.of_log(log).compare(**varied)
-    else:
-        described = SourceScenario(
-            planning=planning,
-            splits=splits,
-            records=records,
-            spacing_us=parse_duration_us(spacing, name="--spacing"),
-            unevenness=unevenness,
-            skew_us=parse_duration_us(skew, name="--skew"),
-            disorder_us=parse_duration_us(disorder, name="--disorder"),
-            first_rows=first_rows,
-        )
-        comparison = _compared(described, Faults(lost=lost), seed, varied)
-    print(comparison)
-    print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
-
-
-def _compared(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> Comparison:
-    def play(settings: Settings) -> SourceTrace:
-        return simulate(Scenario(sources=(replace(source, **asdict(settings)),), faults=faults), seed).sources[0]
-
-    base = Settings(max_drift_us=None, out_of_orderness_us=source.disorder_us, idle_timeout_us=None, max_rows=_MAX_ROWS)
-    workload = f"{source.splits * source.records:,} records of {source.splits:,} splits, drawn from seed {seed}"
-    settings = combinations(base, **{**varied, "max_drift": varied["max_drift"] or _DRIFTS})
-    return Comparison.of(play, settings, workload)
+app.command("simulate")(_errors_in_one_line()(simulate_source))
 
 
 @app.command("take-over")

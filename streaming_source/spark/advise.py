@@ -14,6 +14,7 @@ import pyarrow as pa
 from alignment.arrow_times import format_timestamp
 from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
 from alignment.durations import format_duration
+from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from streaming_source.spark.readers import AlignedBatchReader
 
-__all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on"]
+__all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on", "event_times_of"]
 
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
@@ -158,6 +159,26 @@ def advise_on(source: AlignedDataSource) -> Advice:
             for split_id, known in sorted(splits.items())
         ),
     )
+
+
+def event_times_of(source: AlignedDataSource) -> dict[str, tuple[Int64Array, Int64Array]]:
+    """Return the positions of all current records and their event times, `NO_TIMESTAMP` where invalid, by split id.
+
+    16 bytes a record. Spark is not started.
+    """
+    reader = source.times_reader()
+    found: dict[str, list[tuple[Int64Array, Int64Array]]] = {}
+    for part in reader.partitions():
+        for batch in reader.read(part):
+            ids, positions, times = batch.columns
+            of_split = found.setdefault(ids[0].as_py(), [])
+            of_split.append((positions.to_numpy(), times.cast(pa.int64()).fill_null(NO_TIMESTAMP).to_numpy()))
+    splits = {}
+    for split_id, blocks in found.items():
+        positions, times = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        order = np.argsort(positions, kind="stable")
+        splits[split_id] = positions[order], times[order]
+    return splits
 
 
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:

@@ -16,6 +16,7 @@ from alignment import WatermarkStrategy
 from alignment.exceptions import InvalidArgumentError
 from alignment.recording import Recorder
 from alignment.simulation import RecordedWorkload, Settings, SourceTrace
+from alignment.watermarks import Int64Array
 from streaming_source.connectors.files import FileSource
 from streaming_source.testing import SourceHarness
 from tests.alignment.recorded_orders import record_orders
@@ -80,6 +81,70 @@ def test_other_settings_give_the_micro_batches_of_a_query_that_has_them(tmp_path
         assert batches_of(trace) == run(folder, settings)
         assert trace.has_ended
         assert trace.unread == 0
+
+
+def shuffled(folder: Path, chance: np.random.Generator) -> dict[str, tuple[Int64Array, Int64Array]]:
+    """Splits with event times in several kinds of disorder, in row groups of several sizes; positions and times."""
+    known = {}
+    for split in range(chance.integers(2, 5)):
+        rows, pace = chance.integers(60, 300), int(chance.choice([1, 2, 5]))
+        even = (np.arange(rows) * pace + chance.integers(100, 160)) * SECOND
+        far = chance.integers(0, 200 * SECOND, rows)
+        times = [
+            even - chance.integers(0, 20 * SECOND, rows),
+            np.where(chance.random(rows) < 0.05, even - far, even),
+            np.where(chance.random(rows) < 0.02, even + far, even),
+            np.concatenate([chance.permutation(part) for part in np.array_split(even, rows // 15)]),
+        ][chance.integers(4)]
+        (folder / f"{split}").mkdir(parents=True)
+        table = pa.table({"ts": pa.array(times, pa.timestamp("us", "UTC"))})
+        pq.write_table(table, folder / f"{split}" / "0.parquet", row_group_size=int(chance.choice([10, 25, 100, 1000])))
+        known[f"{split}"] = np.arange(rows), times
+    return known
+
+
+def drawn_settings(chance: np.random.Generator) -> Settings:
+    return Settings(
+        max_drift_us=[None, 10 * SECOND, 60 * SECOND][chance.integers(3)],
+        out_of_orderness_us=int(chance.choice([0, 1, 5, 20])) * SECOND,
+        idle_timeout_us=None,
+        max_rows=[None, 17, 50, 200][chance.integers(4)],
+    )
+
+
+SEEDS = [pytest.param(seed, marks=[] if seed < 3 else pytest.mark.soak) for seed in range(100)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_late_records_are_a_bound_where_event_times_are_estimated_and_exact_with_those_of_the_data(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = np.random.default_rng(seed)
+    known = shuffled(tmp_path / "in", chance)
+    run(tmp_path / "in", drawn_settings(chance), tmp_path / "log")
+    logged, with_data = RecordedWorkload.of_log(tmp_path / "log"), RecordedWorkload.of_log(tmp_path / "log", known)
+    assert with_data.estimated == 0
+    for other in (drawn_settings(chance), replace(logged.settings, max_rows=17)):
+        real = run(tmp_path / "in", other)
+        late = sum(late for _, late in real)
+        trace = logged.play(other)
+        found = int(trace.late.sum())
+        assert found == late if trace.is_exact else found <= late, f"seed {seed}"
+        exact = with_data.play(other)
+        assert (exact.is_exact, batches_of(exact)) == (True, real), f"seed {seed}"
+
+
+def test_data_that_are_not_as_the_query_saw_them_are_not_believed(tmp_path: Path) -> None:
+    folder = files(tmp_path / "in")
+    run(folder, SETTINGS[0], tmp_path / "log")
+    lines = [line for line in (tmp_path / "log").read_text().splitlines() if json.loads(line)["type"] != "Loaded"]
+    (tmp_path / "log").write_text("\n".join(lines))
+    times = pq.read_table(folder / "slow" / "part-0.parquet")["ts"].cast("int64").to_numpy()
+    # The second of four blocks has other event times, and the last one is not whole any more.
+    changed = np.concatenate([times[:25], times[25:50] + 1, times[50:90]])
+    workload = RecordedWorkload.of_log(tmp_path / "log", {"slow": (np.arange(90), changed), "gone": (times, times)})
+    assert workload.estimated == 300 - 50
+    assert "≥ " in str(workload.compare(max_rows=[17]))
 
 
 def test_a_restart_is_played_from_the_state_that_it_restored(tmp_path: Path) -> None:

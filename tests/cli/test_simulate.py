@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from alignment.simulation import Settings
 from streaming_source.cli.main import app
 from tests.alignment.recorded_orders import record_orders
+from tests.alignment.test_recorded import files, run
 from tests.docs.pages import ROOT, Block, blocks, code
 
 PAGE = ROOT / "docs" / "simulate.md"
@@ -56,6 +58,24 @@ def test_what_cannot_be_played_is_an_error(arguments: list[str], message: str) -
     result = CliRunner().invoke(app, ["simulate", *arguments])
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_with_the_data_of_a_query_late_records_are_exact_that_its_log_only_bounds(tmp_path: Path) -> None:
+    folder = files(tmp_path / "in")
+    run(
+        folder,
+        Settings(max_drift_us=None, out_of_orderness_us=0, idle_timeout_us=None, max_rows=None),
+        tmp_path / "log",
+    )
+    settings = Settings(max_drift_us=None, out_of_orderness_us=0, idle_timeout_us=None, max_rows=17)
+    late = sum(late for _, late in run(folder, settings))
+    _, bound = simulated(str(tmp_path / "log"), "--max-rows", "17")
+    assert (bound["late_is_exact"], bound["late"] < late) == (False, True)
+    data = ["--source", str(folder), "-o", "eventTimeColumn=ts"]
+    _, exact = simulated(str(tmp_path / "log"), "--max-rows", "17", *data)
+    assert (exact["late_is_exact"], exact["late"]) == (True, late)
+    refused = CliRunner().invoke(app, ["simulate", *data])
+    assert "--source is of the data of a query: give its LOG, or leave it out" in refused.stderr
 
 
 def test_the_page_in_python_shows_its_first_table(

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F
 
 import streaming_source
 from alignment.simulation import Planning, RecordedWorkload, Scenario, SourceScenario, SourceTrace, simulate
+from streaming_source.spark.advise import event_times_of
+from streaming_source.spark.datasource import AlignedDataSource
 from tests.spark.support import SECOND, write_logs
 
 pytestmark = pytest.mark.spark
@@ -73,3 +75,13 @@ def test_late_records_and_micro_batches_are_those_of_spark(spark: SparkSession, 
     assert sum(late for _, late in otherwise) > 0
     assert workload.estimated == 0
     assert of_trace(workload.play(other)) == otherwise
+
+    # With bounds of blocks alone there is a bound, and with the event times of the files all of it.
+    lines = [line for line in next((tmp_path / "log").iterdir()).read_text().splitlines() if '"Loaded"' not in line]
+    (tmp_path / "bounds.jsonl").write_text("\n".join(lines))
+    bound = RecordedWorkload.of_log(tmp_path / "bounds.jsonl").play(other)
+    assert not bound.is_exact
+    assert bound.late.sum() < sum(late for _, late in otherwise)
+    data = AlignedDataSource.of_format("aligned_files", {"path": str(tmp_path / "in"), "eventTimeColumn": "ts"})
+    exact = RecordedWorkload.of_log(tmp_path / "bounds.jsonl", event_times_of(data)).play(other)
+    assert (exact.is_exact, of_trace(exact)) == (True, otherwise)
