@@ -49,7 +49,7 @@ from alignment.groups import Outlook
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
-from alignment.plan.by_index import look_ahead, plan_micro_batch
+from alignment.plan.by_index import look_ahead, plan_micro_batch, read_to_their_ends
 from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, saturating_add
 
@@ -304,6 +304,18 @@ class Engine:
         conditions = self._conditions(max_rows)
         conditions = replace(conditions, draining=conditions.draining and knows_all)
         return look_ahead(before, self.index, self.rules, conditions)
+
+    def read_to_their_ends(self, max_rows: int) -> frozenset[str] | None:
+        """Return splits that the next plan reads to their ends; None where these alone have `max_rows` records.
+
+        As long as it is not None, more splits can be assigned beside them. O(n log m); nothing is loaded.
+        """
+        self._settle()
+        before = self.table if self._generators is None else self._generators.raised(self.table)
+        read = read_to_their_ends(before, self.index, self.rules, self._conditions(None))
+        if total(self._records_behind(self.table)[read]) >= max_rows:
+            return None
+        return frozenset(before.split_ids[slot] for slot in np.flatnonzero(read))
 
     def _conditions(self, max_rows: int | None, *, holds_rows: bool = False) -> PlanConditions:
         marked = None if self._generators is None else self._generators.idle(self.table.split_ids)

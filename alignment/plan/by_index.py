@@ -34,9 +34,9 @@ from alignment.plan import (
     total,
 )
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, bounded_watermark, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
-__all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch"]
+__all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch", "read_to_their_ends"]
 
 
 WatermarkAdvance: TypeAlias = Callable[[str, int, int], int]
@@ -65,10 +65,7 @@ def plan_micro_batch(
     unread = before.positions < available
 
     bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
-    bound = MAX_WATERMARK
-    if rules.max_drift_us is not None and bounding.any():
-        reach = _reach(before, index, rules, conditions)
-        bound = saturating_add(int(reach[bounding].min()), rules.max_drift_us)
+    bound = _drift_bound(before, index, rules, conditions, bounding)
     limited_by = LimitedBy.HORIZON if horizon_us < min(bound, group_limit_us) else LimitedBy.DRIFT
     group_limit_us = min(group_limit_us, horizon_us)
     aligned = bound = min(bound, group_limit_us)
@@ -109,6 +106,32 @@ def plan_micro_batch(
             outside=index.count_outside(before.positions, ends) if rules.counts_outside else 0,
         ),
     )
+
+
+def read_to_their_ends(
+    before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions
+) -> BoolArray:
+    """Which splits the next micro-batch reads to their ends if it has no read limit, `bool[n]`.
+
+    By the bounds of blocks alone: there may be more. O(n log m), and nothing is loaded.
+    """
+    idle, complete = conditions.flags(len(before))
+    unread = before.positions < index.ends()
+    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    bound = _drift_bound(before, index, rules, conditions, bounding)
+    bound = min(bound, conditions.group_limit_us, conditions.horizon_us)
+    read: BoolArray = complete & (index.latest_times(before.positions) <= bound)
+    return read
+
+
+def _drift_bound(
+    before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions, bounding: BoolArray
+) -> int:
+    """How far `max_drift` allows to read; `MAX_WATERMARK` without it."""
+    if rules.max_drift_us is None or not bounding.any():
+        return MAX_WATERMARK
+    reach = _reach(before, index, rules, conditions)
+    return saturating_add(int(reach[bounding].min()), rules.max_drift_us)
 
 
 def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions) -> Int64Array:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Generic
 
 from streaming_source.api.enumerator import SplitRange
 from streaming_source.api.split import SplitT
@@ -90,6 +90,27 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         more splits are in work.
         """
         return False
+
+    def expect_finished(self, split_ids: Collection[str]) -> None:
+        """The next plan reads these splits to their ends, if nothing else changes: others may be assigned for them.
+
+        Called before each `assign_waiting` of a micro-batch whose rows are limited, as long as the limit is not
+        reached: assign few splits at a time. Each call replaces the one before. By default nothing happens.
+        """
+
+    def finished_between(
+        self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
+    ) -> Sequence[SplitT]:
+        """Return the splits that were finished between two states, as they were at their ends.
+
+        `start` and `end` are the enumerator's checkpoints, `start` None for the state before the first; `in_work` are
+        the splits that `end` has, and `left` those of `start` that it has not. Called after a restart, where
+        `Source.names_finished` is true of `end`. Raise a `DataLossError` if it cannot be found any more.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} does not override finished_between, and its source's names_finished is true: "
+            "override it, or leave names_finished out"
+        )
 
     def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
         """See `SplitEnumerator`. Not called here: an earlier state has a new enumerator restored from it."""

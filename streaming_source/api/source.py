@@ -116,6 +116,13 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """
         return False
 
+    def names_finished(self, checkpoint: CheckpointT) -> bool:
+        """Whether it follows from the enumerator's checkpoints which splits a micro-batch finished; by default not.
+
+        The offset then leaves these out, and after a restart `SupportsEventTimeIndex.finished_between` finds them.
+        """
+        return False
+
     @property
     @abstractmethod
     def boundedness(self) -> Boundedness:

@@ -28,7 +28,7 @@ from streaming_source.coordinator.source_explanation import with_source
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.strange_times import StrangeTimes
 from streaming_source.coordinator.workers import WorkerPool, Workers
-from streaming_source.exceptions import SourceError
+from streaming_source.exceptions import DataLossError, SourceError
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
@@ -292,7 +292,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # While planning goes on, discovery finds lost splits in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
-        pairs = end.since(start, reads_on=reads_on)
+        pairs = [*end.since(start, reads_on=reads_on), *self._left_out(start, end)]
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
         # If a watermark depends on the order of records, one reader reads the whole split.
@@ -300,6 +300,24 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
         left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
         return self.host.enumerator.ranges_to_read(left)
+
+    def _left_out(
+        self, start: SourceState[SplitT, CheckpointT], end: SourceState[SplitT, CheckpointT]
+    ) -> list[tuple[SplitT, SplitT]]:
+        """Find the splits that the end of a micro-batch leaves out, as they were before and after it."""
+        if not any(end.left_out):
+            return []
+        before, in_work = start.by_id(), frozenset(end.table.split_ids)
+        left = [split for split in start.unfinished() if split.split_id not in in_work]
+        found = self.runtime.event_times.finished_between(left, start.checkpoint, end.checkpoint, in_work)
+        if (len(found), sum(split.position for split in found)) != end.left_out:
+            raise DataLossError(
+                f"{self._source.name}: the micro-batch that is read again had read {end.left_out[1]} records of "
+                f"{end.left_out[0]} splits to their ends, and now there are {sum(one.position for one in found)} of "
+                f"{len(found)}: what it read was changed or removed since. Restore that, or use a new "
+                "checkpointLocation"
+            )
+        return [(before.get(split.split_id) or split.origin(), split) for split in found]
 
     def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
         """Return all present records of a fresh source, for a batch read. Call only `restore` before.
@@ -345,7 +363,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
-        self._assign_waiting()
+        self._assign_waiting(max_rows)
         if group is not None:
             engine.apply(events.GroupLimitMoved(group.renew()))
             # An empty micro-batch, so that Spark goes on to the next trigger, in which this source reads.
@@ -392,10 +410,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return False
         return self._now_us() >= reads_at_us or not self._may_wait_for_rows()
 
-    def _assign_waiting(self) -> None:
-        """Assign splits that wait, until a record before the horizon can be read."""
+    def _assign_waiting(self, max_rows: int | None) -> None:
+        """Assign splits that wait: as many as can be in work, and those that `max_rows` have room for beside them."""
         engine, event_times = self.runtime.engine, self.runtime.event_times
         while engine.horizon_us < MAX_WATERMARK:
+            if max_rows is not None:
+                finishing = engine.read_to_their_ends(max_rows)
+                if finishing is None:
+                    return
+                event_times.expect_finished(finishing)
             nearest_us = engine.nearest_us()
             readable = engine.readable_splits()
             if not event_times.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):

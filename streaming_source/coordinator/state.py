@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
@@ -15,10 +15,12 @@ from alignment.plan import PlanningRules, WatermarkTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
-from streaming_source.api import SplitRange
+from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from alignment.split_generators import GeneratorState
 
 __all__ = ["MOST_PARTS", "ReadRules", "SourceState", "assign_ranges", "cut_range", "one_range_each", "rows_per_range"]
@@ -43,7 +45,9 @@ class SourceState(Generic[SplitT, CheckpointT]):
     reads `late_records`. So far `outside` records lay outside of the wanted range, as far as their event times were
     known to the planner. `generators` is what the watermark generator of each split goes on from, where the table does
     not say that; empty without one. Event times from `time_limit_us` on are invalid in the micro-batch that leads to
-    this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option.
+    this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option. `left_out` counts
+    the splits that the last micro-batch finished and that are not here but follow from the checkpoint, and their
+    records: a state that comes of an offset.
     """
 
     sequence: int
@@ -56,6 +60,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     outside: int = 0
     generators: tuple[GeneratorState | None, ...] = ()
     time_limit_us: int | None = None
+    left_out: tuple[int, int] = (0, 0)
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
@@ -65,6 +70,37 @@ class SourceState(Generic[SplitT, CheckpointT]):
     def has_ended(self) -> bool:
         """Whether all splits of a bounded source are finished, and no more will come."""
         return self.checkpoint is not None and self.table.combined == MAX_WATERMARK and not self.unfinished()
+
+    def at_slots(self, slots: Sequence[int] | npt.NDArray[np.intp]) -> SourceState[SplitT, CheckpointT]:
+        """The same of some of its splits alone. O(n)."""
+        table, places = self.table, np.asarray(slots, np.intp)
+        part = WatermarkTable(
+            split_ids=tuple(table.split_ids[slot] for slot in places),
+            watermarks=table.watermarks[places],
+            statuses=table.statuses[places],
+            combined=table.combined,
+        )
+        return replace(
+            self,
+            splits=tuple(self.splits[slot] for slot in places),
+            table=part,
+            late=self.late[places],
+            silent_since_us=self.silent_since_us[places],
+            generators=tuple(self.generators[slot] for slot in places) if self.generators else (),
+        )
+
+    def as_written(self, source: Source[SplitT, CheckpointT]) -> SourceState[SplitT, CheckpointT]:
+        """What an offset has of it: without finished splits that follow from the enumerator's checkpoint."""
+        if self.checkpoint is None or not source.names_finished(self.checkpoint):
+            return self
+        # Those with late records are needed to route these again.
+        left_out = (self.table.statuses == SplitStatus.FINISHED) & (self.late == 0)
+        rows = sum(self.splits[slot].position for slot in np.flatnonzero(left_out))
+        known, known_rows = self.left_out
+        return replace(
+            self.at_slots(np.flatnonzero(~left_out)),
+            left_out=(known + int(np.count_nonzero(left_out)), known_rows + rows),
+        )
 
     def unfinished(self) -> list[SplitT]:
         statuses = zip(self.splits, self.table.statuses, strict=True)

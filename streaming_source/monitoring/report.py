@@ -47,7 +47,7 @@ __all__ = [
 Offset: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, int]
 
-OFFSET_VERSION: Final = 1
+OFFSET_VERSION: Final = 2
 """`v` of the offsets that this library writes, and the latest that it reads."""
 
 _KAFKA: Final = "aligned_kafka"

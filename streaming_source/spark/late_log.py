@@ -25,7 +25,6 @@ from uuid import uuid4
 
 from pyarrow import ArrowException, fs
 
-from alignment.plan import WatermarkTable
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.stores import Root, without_secrets, write_whole
@@ -204,22 +203,5 @@ def _grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) ->
 
 def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceState[Any, Any]:
     """Return the state of these splits alone, without what only planning needs."""
-    table = state.table
-    kept = [i for i, split_id in enumerate(table.split_ids) if split_id in split_ids]
-    part = WatermarkTable(
-        split_ids=tuple(table.split_ids[i] for i in kept),
-        watermarks=table.watermarks[kept],
-        statuses=table.statuses[kept],
-        combined=table.combined,
-    )
-    splits = tuple(state.splits[i] for i in kept)
-    silent_since_us = state.silent_since_us[kept]
-    return replace(
-        state,
-        splits=splits,
-        table=part,
-        late=state.late[kept],
-        silent_since_us=silent_since_us,
-        checkpoint=None,
-        generators=(),
-    )
+    kept = [slot for slot, split_id in enumerate(state.table.split_ids) if split_id in split_ids]
+    return replace(state.at_slots(kept), checkpoint=None, generators=(), left_out=(0, 0))

@@ -12,8 +12,10 @@ source's. `late_log` is the id of the late log, which locates them. `time_limit`
 user's watermark generator, `generators` has its state by split id: a version, the state, and, if it is not the split's
 position, the position up to which the generator has read; then, with `maxFutureSkew`, the limits of the micro-batches
 in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons for the
-watermark: see `streaming_source.monitoring.report`. `fixed` has the options by which event times are read. They must
-stay the same for the life of a checkpoint: its watermarks are valid for these event times alone.
+watermark: see `streaming_source.monitoring.report`. `finished` counts the splits that the last micro-batch read to
+their ends and that are not in `splits`, as they follow from the enumerator's state, and their records. `fixed` has the
+options by which event times are read. They must stay the same for the life of a checkpoint: its watermarks are valid
+for these event times alone.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ __all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options"]
 LATE_LOG: Final = "late_log"
 """Key of the late log's id in an offset; offsets of a query that never routed lack it."""
 
+_WITH_FINISHED: Final = 1
+"""The version of offsets that have all splits, which earlier versions of this library read too."""
 _SHOWN: Final = 200
 """How many characters of an offset an error shows."""
 
@@ -78,6 +82,7 @@ class OffsetCodec:
 
         See `streaming_source.monitoring.report`; `decode` ignores the reasons.
         """
+        state = state.as_written(self._source)
         splits: list[list[Any]] = []
         watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
         silent_since_us = state.silent_since_us.tolist()
@@ -91,7 +96,7 @@ class OffsetCodec:
             splits.append(entry)
         limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
         offset = {
-            "v": OFFSET_VERSION,
+            "v": OFFSET_VERSION if any(state.left_out) else _WITH_FINISHED,
             "source": self._source.name,
             "id": self.source_id,
             "n": state.sequence,
@@ -103,6 +108,7 @@ class OffsetCodec:
             **({"routed": state.routed} if state.routed else {}),
             **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
+            **({"finished": state.left_out} if any(state.left_out) else {}),
             "splits_v": write.version,
             "splits": splits,
         }
@@ -131,6 +137,7 @@ class OffsetCodec:
             checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
             generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
             routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
+            left_out = offset.get("finished", (0, 0))
             return SourceState(
                 sequence=int(offset["n"]),
                 splits=splits,
@@ -142,6 +149,7 @@ class OffsetCodec:
                 outside=int(offset.get("out_of_range", 0)),
                 generators=generators,
                 time_limit_us=limit_us,
+                left_out=(int(left_out[0]), int(left_out[1])),
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):

@@ -132,7 +132,7 @@ class StreamPlanning:
             is_read_again = not coordinator.restored
             if is_read_again:
                 # The micro-batch has records if it moved a split.
-                moved = any(end.position > begin.position for begin, end in ended.since(begun))
+                moved = any(end.position > begin.position for begin, end in ended.since(begun)) or any(ended.left_out)
                 coordinator.restore(ended, is_read_again=moved)
                 self._give_up_late_after(end)
             if ended.routed > begun.routed and (late_log := self._late_log(end)) is not None:

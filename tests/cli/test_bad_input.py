@@ -175,7 +175,7 @@ def test_a_newer_version_is_named_and_not_read_as_a_current_one(made: Path, tmp_
     shutil.copytree(made / "ours", path)
     changed_offset(v=99)(path)
     line = run("explain", path).stderr
-    assert "offsets/0: the offset has version 99, this library reads up to 1" in line
+    assert "offsets/0: the offset has version 99, this library reads up to 2" in line
     assert line.rstrip().endswith("upgrade spark-watermark-alignment")
 
 

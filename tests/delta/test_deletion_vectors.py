@@ -10,6 +10,7 @@ import pytest
 
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.tables import enumerator
+from streaming_source.data_files import turns
 from streaming_source.testing import SourceHarness
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, times
@@ -40,7 +41,8 @@ def test_after_a_restart_those_of_finished_files_are_not_kept(
     table: Path, is_in_snapshot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2 if is_in_snapshot else 2 * FILES)
-    done = harness(table, max_rows=5)
+    monkeypatch.setattr(turns, "_AT_ONCE", 1 if is_in_snapshot else FILES)
+    done = harness(table, max_rows=2 if is_in_snapshot else 5)
     for _ in range(2):
         done.run_batch()
     done.restart()

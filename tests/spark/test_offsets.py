@@ -97,7 +97,7 @@ def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothi
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (offset(v=2), "version 2, this library reads up to 1.*upgrade spark-watermark-alignment"),
+        (offset(v=3), "version 3, this library reads up to 2.*upgrade spark-watermark-alignment"),
         (offset(v="1"), "version '1'"),
         (offset(splits_v=2), "offset's splits have version 2, this library reads up to 1"),
         (offset(enumerator=[2, {}]), "offset's enumerator have version 2|offset's enumerator has version 2"),

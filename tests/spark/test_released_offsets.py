@@ -71,7 +71,14 @@ def test_the_offsets_of_a_release_have_the_positions_and_all_that_is_remembered(
         state = codec.decode(here)
         assert {split.split_id: split.position for split in state.splits} == positions
         again = codec.encode(state)
-        assert {name: value for name, value in here.items() if name not in ("why", "fixed")} == again
+        expected = {name: value for name, value in here.items() if name not in ("why", "fixed")}
+        if "finished" in again:
+            # Since then an offset leaves out what follows from the rest of it.
+            finished = [entry for entry in expected["splits"] if entry[2] == "finished" and not any(entry[3:4])]
+            left_out = (len(finished), sum(entry[0][1] for entry in finished))
+            left = [entry for entry in expected["splits"] if entry not in finished]
+            expected |= {"v": 2, "splits": left, "finished": left_out}
+        assert expected == again
 
 
 def test_a_generator_of_a_users_own_goes_on_from_the_offsets_of_a_release(tmp_path: Path) -> None:
@@ -116,6 +123,6 @@ def test_an_offset_of_a_newer_release_is_refused_with_the_fix(path: Path, what: 
             codec = OffsetCodec(reading.reader.source)
         offset = kept["end"]
     offset = {**offset, "id": codec.source_id}
-    newer = {"v": 2, "splits_v": 2, "enumerator": [2, offset["enumerator"][1]]}[what]
-    with pytest.raises(OffsetError, match=r"version 2, this (library|code) reads up to 1.*upgrade"):
+    newer = {"v": 3, "splits_v": 2, "enumerator": [2, offset["enumerator"][1]]}[what]
+    with pytest.raises(OffsetError, match=r"version [23], this (library|code) reads up to [12].*upgrade"):
         codec.decode({**offset, what: newer})

@@ -19,19 +19,22 @@ class TableCheckpoint:
     """What is remembered beside the splits in work; all of it is None before the table was looked at.
 
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
-    `bounded` source ends with what was listed at its start.
+    `bounded` source ends with what was listed at its start. `first` is where the stream began, in the state of its
+    first micro-batch alone: any other begins where the state before ends.
     """
 
     table_id: str | None = None
     progress: Progress | None = None
     indexing: str = "auto"
     bounded: bool = False
+    first: Progress | None = None
 
 
 class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
     """`{"table": id, "after": version, "snapshot": true, "steps": [[version, key], ...], ...}`.
 
-    Entries that are the default are left out; a key is `[low_us, path, version]`.
+    `"first": [version, is a snapshot]` is where the stream began. Entries that are the default are left out; a key is
+    `[low_us, path, version]`.
     """
 
     version = 1
@@ -42,6 +45,8 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             state["after"] = value.progress.after
             state |= {"snapshot": True} if value.progress.in_snapshot else {}
             state |= {"steps": value.progress.steps} if value.progress.steps else {}
+        if value.first is not None:
+            state["first"] = [value.first.after, value.first.in_snapshot]
         state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
         state |= {"bounded": True} if value.bounded else {}
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
@@ -54,8 +59,10 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             if "after" in state:
                 steps = tuple(Step(int(upto), _key(begun)) for upto, begun in state.get("steps", ()))
                 progress = Progress(int(state["after"]), bool(state.get("snapshot", False)), steps)
+            after, in_snapshot = state.get("first", (None, False))
+            first = None if after is None else Progress(int(after), bool(in_snapshot))
             return TableCheckpoint(
-                state["table"], progress, state.get("indexing", "auto"), bool(state.get("bounded", False))
+                state["table"], progress, state.get("indexing", "auto"), bool(state.get("bounded", False)), first
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no state of a table: {error!r}") from error

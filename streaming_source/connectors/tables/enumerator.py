@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Final, Protocol
 
@@ -23,7 +23,7 @@ from streaming_source.connectors.tables.expiry import ExpiringFiles
 from streaming_source.connectors.tables.lister import FILES, Commits, TableFile, TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
 from streaming_source.connectors.tables.time_bounds import whole_milliseconds
-from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles
+from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles, divided
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
@@ -100,11 +100,14 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         self._checkpoint = checkpoint
         self._opening = threading.Lock()
         self._restored: list[TableSplit] = []
+        self._snapshots: dict[int, pa.Table] = {}
         self._waiting: WaitingTableFiles | None = None
         self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
         self._files: FilesInWork[TableFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK, _BYTES_BESIDE_ID)
         # The last version that was listed; of the thread that lists.
         self._listed: int | None = None
+        # Where the stream began, until the first state has it; None after a restart.
+        self._first: Progress | None = None
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -157,7 +160,8 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:
             begun = steps[0].begun if steps else None
-            groups.append(_Group(self._wanted(lister.snapshot(after)), after, begun))
+            groups.append(_Group(self._snapshot(after), after, begun))
+            self._snapshots.clear()
         for step in steps:
             if step.upto != after and (commits := lister.commits(after, step.upto)) is not None:
                 groups.append(self._group(commits, step.begun))
@@ -169,6 +173,12 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
             groups.append(self._group(commits))
             expiring |= commits.expiring_ms
         return _Listed(Progress(progress.after, progress.in_snapshot), in_work, groups, expiring)
+
+    def _snapshot(self, version: int) -> pa.Table:
+        """The files of a version; known until the first listing, if a micro-batch is read again before it."""
+        if version not in self._snapshots:
+            self._snapshots[version] = self._wanted(self._lister.snapshot(version))
+        return self._snapshots[version]
 
     def _group(self, commits: Commits, begun: Key | None = None) -> _Group:
         return _Group(self._wanted(commits.files), commits.upto, begun, commits.count)
@@ -203,6 +213,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
     def _on_listed(self, listed: _Listed) -> None:
         if listed.begins is not None:
             self._waiting = WaitingTableFiles(listed.begins.after, in_snapshot=listed.begins.in_snapshot)
+            self._first = listed.begins if self._checkpoint.progress is None else None
             for split, blocks in zip(self._restored, listed.in_work, strict=True):
                 self._index(split, blocks)
             self._restored = []
@@ -295,11 +306,54 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     def snapshot_state(self, checkpoint_id: int) -> TableCheckpoint:
         self._finished_logs.clear()
+        self._files.expect_finished(())
         if self._waiting is None:
             return self._checkpoint
+        first, self._first = self._first, None
         return TableCheckpoint(
-            self._lister.table_id, self._waiting.progress, self._config.indexing, self._table.bounded
+            self._lister.table_id, self._waiting.progress, self._config.indexing, self._table.bounded, first
         )
+
+    def expect_finished(self, split_ids: Collection[str]) -> None:
+        self._files.expect_finished(split_ids)
+
+    def finished_between(
+        self, left: Sequence[TableSplit], start: TableCheckpoint | None, end: TableCheckpoint, in_work: Collection[str]
+    ) -> Sequence[TableSplit]:
+        since = end.first if start is None or start.progress is None else start.progress
+        assert since is not None, "the first state has where the stream began"
+        assert end.progress is not None, "else no finished split is left out"
+        begun = self._retries.run(partial(self._begun_between, since, end.progress))
+        files = [split.file for split in left] + [file for file in begun if split_id_of(file) not in in_work]
+        data_files = [self._lister.data_file(file) for file in files]
+        finished = []
+        for file, data_file, blocks in zip(files, data_files, self._describe_all(data_files), strict=True):
+            if blocks is not None:
+                split = TableSplit(file, int(blocks.rows.sum()))
+                finished.append(split)
+                self._finished_logs[split.split_id] = FileLog([LoggedFile(data_file, 0, blocks)])
+        return finished
+
+    def _begun_between(self, since: Progress, upto: Progress) -> list[TableFile]:
+        """The files that were begun between two points of progress."""
+        found: list[TableFile] = []
+        if since.in_snapshot:
+            _, files = divided(self._snapshot(since.after), since.steps[0].begun if since.steps else None)
+            if upto.in_snapshot:
+                files, _ = divided(files, upto.steps[0].begun)
+            found += _rows(files)
+        before = {split_id_of(file) for file in self._begun_of_commits(since, since.after)}
+        return found + [file for file in self._begun_of_commits(upto, since.after) if split_id_of(file) not in before]
+
+    def _begun_of_commits(self, progress: Progress, after: int) -> Iterator[TableFile]:
+        """The files of versions behind one that were begun at a point of progress."""
+        if progress.after != after and (commits := self._lister.commits(after, progress.after)) is not None:
+            yield from _rows(self._wanted(commits.files))
+        after = progress.after
+        for upto, begun in progress.steps:
+            if upto != after and (commits := self._lister.commits(after, upto)) is not None:
+                yield from _rows(divided(self._wanted(commits.files), begun)[0])
+            after = upto
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -321,6 +375,10 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
                 "were planned are not in it; restore it, or start with a new checkpointLocation"
             )
         return log
+
+
+def _rows(files: pa.Table) -> Iterator[TableFile]:
+    return (TableFile(**row) for row in files.select(FILES.names).to_pylist())
 
 
 def _extent(blocks: FileBlocks) -> tuple[int, int]:

@@ -152,6 +152,10 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
             )
         return TableEnumerator(self, self, context, checkpoint)
 
+    def names_finished(self, checkpoint: TableCheckpoint) -> bool:
+        """Files are begun in the order of their keys, and those that are not in work are finished."""
+        return checkpoint.progress is not None
+
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[TableSplit]:
         return FileSplitReader(self.open_files(), self, context.schema)
 

@@ -22,7 +22,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.tables.lister import FILES, TableFile
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["Key", "Progress", "Step", "WaitingTableFiles", "key_of"]
+__all__ = ["Key", "Progress", "Step", "WaitingTableFiles", "divided", "key_of"]
 
 _KEYS: Final = (("low_us", "ascending"), ("path", "ascending"), ("version", "ascending"))
 
@@ -117,7 +117,7 @@ class WaitingTableFiles:
 
         `files` are columns of `FILES`, whose bounds are known. The first group of a snapshot is the snapshot's.
         """
-        waiting = _sorted(files, begun)
+        _, waiting = divided(files, begun)
         group = _Group(waiting, upto, count)
         self._groups.append(group)
         self._count += len(group)
@@ -207,17 +207,17 @@ def _reaches(begun: Key | None, other: Key | None) -> bool:
     return begun == other or (begun is not None and (other is None or other < begun))
 
 
-def _sorted(files: pa.Table, begun: Key | None) -> pa.Table:
+def divided(files: pa.Table, begun: Key | None) -> tuple[pa.Table, pa.Table]:
+    """Return the files up to the key `begun`, and those behind it, in the order of their keys. O(n log n)."""
     low = files["low_us"]
     turns = pc.if_else(pc.equal(low, MAX_WATERMARK), NO_TIMESTAMP, low)
     keys = files.select(["path", "version"]).append_column("low_us", turns)
-    order = pc.sort_indices(keys, sort_keys=_KEYS)
-    files = files.take(order).combine_chunks()
+    ordered = files.take(pc.sort_indices(keys, sort_keys=_KEYS)).combine_chunks()
     if begun is None:
-        return files
-    first = _first_behind(files, begun)
-    _check_order(files, begun)
-    return files.slice(first)
+        return ordered.slice(0, 0), ordered
+    _check_order(ordered, begun)
+    first = _first_behind(ordered, begun)
+    return ordered.slice(0, first), ordered.slice(first)
 
 
 def _check_order(files: pa.Table, begun: Key) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alignment.strategy import WatermarkStrategy
@@ -58,6 +58,14 @@ class IndexedTimes(EventTimeProvider[SplitT]):
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         return self._index.assign_waiting(readable, nearest_us)
+
+    def expect_finished(self, split_ids: Collection[str]) -> None:
+        self._index.expect_finished(split_ids)
+
+    def finished_between(
+        self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
+    ) -> Sequence[SplitT]:
+        return self._index.finished_between(left, start, end, in_work)
 
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
         return tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType
 
 import numpy as np
@@ -75,6 +75,15 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
         return False
+
+    def expect_finished(self, split_ids: Collection[str]) -> None:
+        """See `SupportsEventTimeIndex`."""
+
+    def finished_between(
+        self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
+    ) -> Sequence[SplitT]:
+        """See `SupportsEventTimeIndex`."""
+        raise UnsupportedOperationError(f"{type(self).__name__} has no checkpoint that names finished splits")
 
     @abstractmethod
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
