@@ -38,7 +38,11 @@ def moment(us: int, near_us: int | None = None) -> str:
     --------
     >>> moment(1_767_261_733_999_999), moment(1_767_261_738_000_000, 1_767_261_733_999_999)
     ('2026-01-01 10:02:13 UTC', '10:02:18')
+    >>> moment(MAX_WATERMARK)
+    'the end (every window closes)'
     """
+    if us == MAX_WATERMARK:
+        return "the end (every window closes)"
     day, _, clock = str(np.datetime64(us // _SECOND_US, "s")).partition("T")
     if near_us is not None and us // _DAY_US == near_us // _DAY_US:
         return clock

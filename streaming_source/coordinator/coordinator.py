@@ -16,6 +16,8 @@ from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
 from alignment.groups import Outlook
 from alignment.plan import MicroBatchPlan, total
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.units import unit_warning
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SplitRange
 from streaming_source.api.split import SplitT
@@ -92,7 +94,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
-        self._announce_again = self._announces_end = self._started = self._warned = False
+        self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self._strange = StrangeTimes()
@@ -486,6 +488,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
+        self._check_unit(plan)
         self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
         if self._rules.planning.perfect:
             self._strange.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
@@ -516,6 +519,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         finished = engine.commit(plan)
         self._strange.forget(finished)
         self._forget_splits(finished)
+
+    def _check_unit(self, plan: MicroBatchPlan) -> None:
+        """Warn once, at the first records, if their times are numbers that seem to be of another unit."""
+        if self._checked_unit or not plan.rows:
+            return
+        self._checked_unit = True
+        engine = self.runtime.engine
+        latest_us = engine.index.maximum_times(engine.table.positions, plan.after.positions)
+        if warning := unit_warning(self._rules.strategy.timestamp_assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
+            _log.warning("%s", warning)
 
     def _begin_batch(self, rows: int) -> None:
         now_us, before, share = self._now_us(), self._batch, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from alignment.arrow_times import cut_nanoseconds, format_timestamp, to_microsec
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
+from alignment.units import LikelyUnit, likely_unit, unit_warning
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
@@ -27,10 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameOutput", "RowShaper"]
 
+_log = logging.getLogger(__name__)
+
 _LIMITS = (
     "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "
     "and before the year 4000"
 )
+_WARNED: set[str] = set()
+"""What this process has warned of."""
+
 _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without one, drop leaves them out"
 
 
@@ -103,6 +111,9 @@ class RowShaper:
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
         extracted = self._extracted(batch, source_timestamps)
+        # A look at one record, and in a process one warning: the planner does not know the times of all sources.
+        if len(extracted) and (warning := unit_warning(self.assigner, int(extracted.values[0]))):
+            _warn_once(warning.partition(" is ")[0], warning)
         wanted = self.options.times
         outside = wanted.outside(extracted.values) if wanted else None
         times = self._valid(extracted, latest_us)
@@ -179,7 +190,7 @@ class RowShaper:
         where = f"split {records.split_id!r}, position"
         if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
-            value = self._value(records.batch, first)
+            value = self._value(records.batch, first, has_valid=bool(times.valid.any()))
             raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
         if self.late == "fail" and records.late.any():
             first = int(np.argmax(records.late))
@@ -209,8 +220,8 @@ class RowShaper:
             "Source.schema return the columns that they have"
         )
 
-    def _value(self, batch: pa.RecordBatch, row: int) -> str:
-        """Describe the invalid event time of a record, and the fix, for an error."""
+    def _value(self, batch: pa.RecordBatch, row: int, *, has_valid: bool) -> str:
+        """Describe the invalid event time of a record, and the fix, for an error. Others in the batch may be valid."""
         columns = self.assigner.columns
         one = batch.slice(row, 1)
         is_time = not isinstance(self.assigner, FieldTimestampAssigner) or self.assigner.extract(one, None).valid.all()
@@ -227,9 +238,34 @@ class RowShaper:
         texts = {column: value.as_py() for column, value in values.items() if pa.types.is_string(value.type)}
         if any(text is not None and text.lower() == column.lower() for column, text in texts.items()):
             return f"{shown}, which is a line of names; set option header = true"
+        likely = self._likely_unit(values)
+        if likely and has_valid:
+            shown = f"{shown}, which would be {likely.time} in {likely.unit}, as others beside it are not"
+        elif likely:
+            return (
+                f"{shown}{limit}, and is no time of these years with timestampUnit = {self._unit}, but {likely.time} "
+                f"with {likely.unit}; set timestampUnit = {likely.unit}"
+            )
         if any(texts.values()) and not limit:
             return f"{shown}, which is not a time; name a column of times with eventTimeColumn, or {_KEEP_OR_LEAVE_OUT}"
         return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
+
+    @property
+    def _unit(self) -> str | None:
+        return self.assigner.unit if isinstance(self.assigner, FieldTimestampAssigner) else None
+
+    def _likely_unit(self, values: dict[str, pa.Scalar]) -> LikelyUnit | None:
+        (value,) = values.values() if self._unit else (None,)
+        number = None if value is None else value.as_py()
+        if self._unit is None or not isinstance(number, int | float | Decimal):
+            return None
+        return likely_unit(float(number), self._unit)
+
+
+def _warn_once(subject: str, warning: str) -> None:
+    if subject not in _WARNED:
+        _WARNED.add(subject)
+        _log.warning("%s", warning)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import EventTimes, FieldTimestampAssigner, TimestampAssigner
 from streaming_source.connectors import FileSource
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.spark import rows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
@@ -228,6 +229,36 @@ def test_times_before_1970_and_after_3999_are_invalid_under_the_exact_watermark_
     reading.reader.stop()
     assert (kept, reading.offset["watermark"]) == ([T0, None, None, T0 + SECOND], T0 + SECOND - 1)
     assert micros(read_all(tmp_path, eventTimeColumn="t"), "t") == times
+
+
+@pytest.mark.parametrize(("unit", "year"), [("s", "ms"), ("ms", "us"), ("s", "ns")])
+def test_a_number_that_is_no_time_in_its_unit_is_told_with_the_unit_that_fits(
+    tmp_path: Path, unit: str, year: str
+) -> None:
+    number = T0 // SECOND * {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[year]
+    put(tmp_path / "a" / "f.parquet", {"t": [number]})
+    options = {"eventTimeColumn": "t", "timestampUnit": unit, "watermarkRows": "true"}
+    with pytest.raises(InvalidTimestampError) as raised:
+        read_all(tmp_path, **options)
+    said = " ".join(str(raised.value).split())
+    assert f"and is no time of these years with timestampUnit = {unit}, but 2023-11-14T22:14:00Z with {year}" in said
+    assert f"; set timestampUnit = {year}" in said
+    assert "invalidTimestamp" not in said
+
+
+@pytest.mark.parametrize("max_rows", [None, "2"])
+def test_numbers_of_another_unit_that_are_times_are_named_in_the_log_once(
+    tmp_path: Path, max_rows: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "_WARNED", set())
+    for split in "ab":
+        put(tmp_path / split / "f.parquet", {"t": [T0 // 1000 + i for i in range(5)]}, row_group_size=2)
+    options = {} if max_rows is None else {"maxRowsPerTrigger": max_rows}
+    # In one run to the end, without a limit, the planner reads no event times of CSV ahead; the task sees them.
+    assert len(read_all(tmp_path, eventTimeColumn="t", timestampUnit="us", **options)) == 10
+    said = [record.message for record in caplog.records if "timestampUnit = ms" in record.message]
+    assert {record.split(" is ")[0] for record in said} == {"the latest event time in t"}
+    assert 1 <= len(said) <= 2
 
 
 def test_a_column_called_event_time_must_be_the_event_time_column_or_make_way(tmp_path: Path) -> None:
