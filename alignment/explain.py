@@ -143,13 +143,17 @@ class LastBatch:
 class QueryEnd:
     """The query does not run any more: the first line of its `error`, None if it has none; and when it ended.
 
-    Where that is not known, `at_us` is None. Of a checkpoint it is concluded from a micro-batch that is missing: one
-    would announce that the split `overdue` has become idle.
+    Where that is not known, `at_us` is None. Of a checkpoint it is known by the end of its planner, the process `pid`;
+    or concluded from a micro-batch that is missing: one would announce that the split `overdue` has become idle.
+    Whether the checkpoint `is_gone` is None where that is not known. The process `other_pid` goes on with it.
     """
 
     error: str | None = None
     at_us: int | None = None
     overdue: str | None = None
+    pid: int | None = None
+    is_gone: bool | None = None
+    other_pid: int | None = None
 
 
 class FarRecord(NamedTuple):

@@ -142,7 +142,7 @@ def _all_is_read(explanation: Explanation, slowest: SplitExplanation) -> str:
     text, since_us = "all that is there has been read", explanation.silent_since_us
     if since_us is None or explanation.at_us - since_us < _STANDING_US:
         return f"{text}, and split {slowest.split_id!r} is the slowest"
-    text += f", nothing has come since {moment(since_us, explanation.watermark)}, and split {slowest.split_id!r}"
+    text += f", nothing has come since {moment(since_us, explanation.at_us)}, and split {slowest.split_id!r}"
     return f"{text} is the slowest{_idle(explanation, slowest)}"
 
 
@@ -159,11 +159,17 @@ def _ended(explanation: Explanation) -> str:
             f"The query does not run any more, or cannot reach its source: no micro-batch announces that split "
             f"{end.overdue!r} has become idle."
         )
+    elif end.other_pid is not None:
+        text = f"This run of the query has ended{at}; another one goes on with its checkpoint, process {end.other_pid}."
+    elif end.pid is not None:
+        text = f"The query does not run any more: its planner, process {end.pid}, has ended{at}."
     if batch is not None and batch.done_us is None:
         planned = moment(batch.planned_us, end.at_us)
         text += (
             f" {_named_batch(batch).capitalize()}, planned at {planned}, is not committed: the next run reads it again."
         )
+        if end.error is None and end.pid is not None:
+            text += " The query has failed in it, or was stopped: the log of the driver has the error."
     behind = sum(split.behind for split in explanation.splits)
     if explanation.watermark > MIN_WATERMARK:
         text += f" Its watermark was at {moment(explanation.watermark)}, with {behind:,} known records unread."

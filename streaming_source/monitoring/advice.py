@@ -28,6 +28,8 @@ _LONG: Final = 10
 _LONG_US: Final = 60_000_000
 """Micro-batches, and the time, in which a backlog must have grown: at the start it does because it is being found."""
 _DAY_S: Final = 86_400
+_CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
+"""Of Spark's error where two queries write one checkpoint."""
 _YEAR_US: Final = 365 * 86_400_000_000
 _UNIT_YEARS: Final = 500
 """Event times further ahead are of a wrong unit: no clock is that wrong."""
@@ -77,19 +79,31 @@ def advice_on(history: Sequence[WatermarkReport]) -> list[Advice]:
 
 
 def _query(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    cause = reports[-1].cause
-    if cause is Cause.FAILED:
-        yield Advice(
-            "query",
-            "Mend what the error names, and start the query again with the same checkpointLocation: it goes on behind "
-            "the last micro-batch that was committed, and loses nothing.",
+    cause, end = reports[-1].cause, reports[-1].end
+    if cause not in (Cause.FAILED, Cause.STOPPED) or end is None:
+        return
+    mend = "Mend what the error names, and start" if cause is Cause.FAILED else "Start"
+    again = "it goes on behind the last micro-batch that was committed, and loses nothing"
+    text = f"{mend} the query again with the same checkpointLocation: {again}."
+    is_concurrent = end.error is not None and any(words in end.error for words in _CONCURRENT)
+    if is_concurrent or end.other_pid is not None:
+        text = (
+            "Do not start this one again: another query goes on with the same checkpoint, and one of two fails or is "
+            "stopped. If both are wanted give each a checkpointLocation of its own."
         )
-    elif cause is Cause.STOPPED:
-        yield Advice(
-            "query",
-            "Start the query again with the same checkpointLocation: it goes on behind the last micro-batch that was "
-            "committed, and loses nothing.",
+    elif end.is_gone:
+        text = (
+            "The checkpoint is gone: its directory offsets/ is not there any more. Bring it back if it can be. A start "
+            "without it begins anew, at micro-batch 0, and reads all again: a sink that knows the numbers of "
+            "micro-batches (files, Delta) skips those that it has, so give the query a new checkpointLocation and an "
+            "empty place to write to."
         )
+    elif end.is_gone is None:
+        text = (
+            f"{mend} the query again with the same checkpointLocation, if its directory offsets/ is still there: "
+            f"{again}. Without it the query begins anew."
+        )
+    yield Advice("query", text)
 
 
 def _micro_batch(reports: Sequence[Explanation]) -> Iterator[Advice]:

@@ -16,7 +16,8 @@ from alignment.sentence import duration_text, moment, watermark_text
 from alignment.story import StoryEvent, story_of
 from streaming_source.monitoring.advice import Advice, advice_on
 from streaming_source.monitoring.micro_batch import MicroBatch
-from streaming_source.monitoring.query_state import Query, QueryState
+from streaming_source.monitoring.planner_note import PlannerNote, notes_of
+from streaming_source.monitoring.query_state import Query, QueryState, end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.monitoring.second_watermark import on_behind, on_second_watermark
 from streaming_source.monitoring.silent_source import on_silent_source
@@ -90,7 +91,8 @@ class ExplainedQuery:
 
     `batch` is the last micro-batch of the checkpoint, None for a running query. `age_us` is how long ago that was
     planned, or the query reported. `name` is the name of the query. `end` is what ended it; None if it runs, or if that
-    is not known. `advice` is on the query as a whole.
+    is not known. `advice` is on the query as a whole. `notes` are those that its planners left on this machine, of a
+    checkpoint.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -99,6 +101,7 @@ class ExplainedQuery:
     name: str | None = None
     end: QueryEnd | None = None
     advice: tuple[Advice, ...] = ()
+    notes: tuple[PlannerNote, ...] = ()
 
     def story(self, split_id: str) -> SplitStory:
         """Return what happened to a split, in order, with times, as far back as reports or the checkpoint reach.
@@ -151,7 +154,11 @@ class ExplainedQuery:
             return f"{query}{only}, as of {moment(at_us)} {ago}:"
         number, at = self.batch.number, moment(self.batch.planned_at_us)
         state = "committed" if self.batch.is_committed else "not committed"
-        return f"As of micro-batch {number}, planned at {at} {ago}, {state}; if the query runs:"
+        runs = "if the query runs"
+        if self.notes:
+            pids = ", ".join(f"{note.pid}" for note in self.notes if note.runs)
+            runs = f"the query runs (process {pids})" if pids else "the query does not run"
+        return f"As of micro-batch {number}, planned at {at} {ago}, {state}; {runs}:"
 
 
 def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
@@ -182,8 +189,10 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     state = QueryState.of(query)
     history: list[_Reports] = [WatermarkReport.of_progress(progress) for progress in query.recentProgress]
     at_us = max((one.explanation.at_us for reports in history[-1:] for one in reports if one), default=now_us)
+    last = None
     if state.end is not None or state.is_at_work or not history:
-        if (planned := _newer(history, state.last_batch())) is not None:
+        last = state.last_batch()
+        if (planned := _newer(history, last)) is not None:
             history.append(_at(planned, now_us, planned.planned_at_us))
             at_us = now_us
         elif state.is_at_work and history:
@@ -192,7 +201,8 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
             history.append(_with(history[-1], at_us=now_us, batch=at_work, probed_us=at_us))
             at_us = now_us
     if state.end is not None and history:
-        history.append(_with(history[-1], at_us=max(at_us, state.end.at_us or 0), end=state.end))
+        end = state.end_with([] if last is None else _last_notes(last))
+        history.append(_with(history[-1], at_us=max(at_us, state.end.at_us or 0), end=end))
     second = on_second_watermark(
         next(iter(query.recentProgress[-1:]), None), None if state.end is None else state.end.error
     )
@@ -205,8 +215,8 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     """Explain a query from its checkpoint alone: what its last micro-batch means now.
 
     `path` is its `checkpointLocation`. `now_us` is processing time in microseconds since the epoch, None for that of
-    the clock. Raises a `CheckpointError` if it is no checkpoint. A checkpoint does not show whether the query runs, but
-    if a micro-batch is overdue, it does not.
+    the clock. Raises a `CheckpointError` if it is no checkpoint. A checkpoint does not show whether the query runs.
+    The notes of its planners do, on the machine of the driver; elsewhere it does not run if a micro-batch is overdue.
     """
     return explain_batches(MicroBatch.of_checkpoint(path), now_us)
 
@@ -217,6 +227,10 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
         return ExplainedQuery(())
     last = batches[-1]
     now_us = _clock_us() if now_us is None else now_us
+    notes = _last_notes(last)
+    runs, end = any(note.runs for note in notes), end_by_notes(notes)
+    if runs or end is not None:
+        return _explained_with_notes(batches, notes, now_us, end)
     probed_us = None if last.is_committed and now_us - (last.committed_at_us or 0) >= _SECOND_US else last.planned_at_us
     now = _at(last, now_us, probed_us)
     patience_us = _OVERDUE_US
@@ -225,10 +239,39 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
     overdue = next(filter(None, (_overdue(one, patience_us) for one in now if one is not None)), None)
     if last.is_committed and overdue is not None:
         now = _with(now, end=QueryEnd(overdue=overdue))
-    explained = _explained([*(batch.sources for batch in batches[:-1]), now])
+    return _of_batches(batches, [now], now_us)
+
+
+def _explained_with_notes(
+    batches: Sequence[MicroBatch], notes: Sequence[PlannerNote], now_us: int, end: QueryEnd | None
+) -> ExplainedQuery:
+    """Explain a checkpoint with what its planners have left on this machine: whether they run, and their reports."""
+    last = batches[-1]
+    at_us = now_us if end is None else max(last.planned_at_us, end.at_us or 0, *(note.at_us for note in notes))
+    now = [*_at(last, at_us, last.planned_at_us)]
+    for place, one in enumerate(last.sources if last.is_committed else ()):
+        note = None if one is None else next((n for n in notes if n.name == one.note), None)
+        if one is None or note is None or note.report is None or note.report.sequence != one.sequence:
+            continue
+        batch = note.report.explanation.batch and replace(note.report.explanation.batch, number=last.number)
+        now[place] = replace(note.report, explanation=replace(note.report.explanation, batch=batch))
+    return _of_batches(batches, [now if end is None else _with(now, end=end)], now_us, notes)
+
+
+def _last_notes(batch: MicroBatch) -> list[PlannerNote]:
+    """Return the last note of each planner that a micro-batch names, as far as they are on this machine."""
+    names = [one.note for one in batch.sources if one is not None and one.note is not None]
+    return [note for name in names for note in notes_of(name)[:1]]
+
+
+def _of_batches(
+    batches: Sequence[MicroBatch], now: Sequence[_Reports], now_us: int, notes: Sequence[PlannerNote] = ()
+) -> ExplainedQuery:
+    last = batches[-1]
+    explained = _explained([*(batch.sources for batch in batches[:-1]), *now])
     second = next((on_behind(last.watermark_us, before.announced) for before in batches[-2:-1]), None)
-    advice = tuple(filter(None, (second, on_silent_source(now))))
-    return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice)
+    advice = tuple(filter(None, (second, on_silent_source(now[-1]))))
+    return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice, notes=tuple(notes))
 
 
 def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch | None:

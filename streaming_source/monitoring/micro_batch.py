@@ -193,7 +193,8 @@ class CheckpointBatches:
         if log.files.get_file_info(f"{log.root}/offsets").type is not fs.FileType.Directory:
             raise CheckpointError(
                 f"{log.checkpoint} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
-                "checkpointLocation of the query"
+                "checkpointLocation of the query. If it is that, the checkpoint was deleted, and the query would begin "
+                "anew with it"
             )
         # Another query may write the checkpoint anew, within the resolution of the times of files.
         query = log.text("metadata")

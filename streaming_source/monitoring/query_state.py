@@ -1,18 +1,20 @@
-"""Whether a query runs, what ended it, and where its checkpoint is, by any `StreamingQuery`, without PySpark."""
+"""Whether a query runs, and what ended it: by any `StreamingQuery`, or by the notes of its planners."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile, takewhile
 from typing import Any, Final, Protocol, Self
 
 from alignment.exceptions import AlignmentError
 from alignment.explain import QueryEnd
+from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.planner_note import PlannerNote
 
-__all__ = ["Query", "QueryState"]
+__all__ = ["Query", "QueryState", "end_by_notes"]
 
 _AT_WORK: Final = "Processing new data"
 """The status that Spark gives a query between the planning of a micro-batch and its commit."""
@@ -21,10 +23,13 @@ _WRAPPED: Final = re.compile(r"^\[STREAM_FAILED\] .*?terminated with exception: 
 _TRACE: Final = "Traceback (most recent call last):"
 _BEHIND: Final = (" SQLSTATE", "===", "\tat ")
 """Beginnings of the lines that Spark adds after an error."""
+_NOTHING_SAID: Final = ("SQLSTATE:", "null")
+"""Beginnings of an error that has no message."""
 _OURS: Final = ("alignment.exceptions.", "streaming_source.exceptions.")
 """Errors of this library: their message is shown as a whole, since its last sentence is the fix."""
 _SHOWN: Final = 600
 """Characters of an error."""
+_NO_MESSAGE: Final = "an error without a message"
 
 
 class Query(Protocol):
@@ -78,6 +83,45 @@ class QueryState:
             # It may be on a file system that only Spark has credentials for.
             return None
 
+    def end_with(self, notes: Sequence[PlannerNote]) -> QueryEnd | None:
+        """Return the end with what the checkpoint and the notes of the planners have beside.
+
+        Spark knows of a planner that was killed only that it is gone, and nothing of another run.
+        """
+        if self.end is None:
+            return None
+        others = [note.pid for note in notes if note.runs]
+        end = replace(self.end, is_gone=_is_gone(self.checkpoint), other_pid=others[0] if others else None)
+        if end.error == _NO_MESSAGE:
+            by_notes = end_by_notes(notes)
+            known = None if by_notes is None else by_notes.error
+            end = replace(end, error=known or f"{_NO_MESSAGE}: the process of its planner was killed, or crashed")
+        return end
+
+
+def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
+    """Return how a query has ended by the last note of each of its planners; None if it runs, or there are none."""
+    for note in notes:
+        if note.error is not None:
+            return QueryEnd(note.error, note.at_us, pid=note.pid, is_gone=False)
+        if not note.runs and not note.was_closed:
+            error = f"its planner, process {note.pid}, was killed or has crashed, as where memory runs out"
+            return QueryEnd(error, None, pid=note.pid, is_gone=False)
+    if not notes or any(note.runs for note in notes):
+        return None
+    last = max(notes, key=lambda note: note.at_us)
+    return QueryEnd(None, last.at_us, pid=last.pid, is_gone=False)
+
+
+def _is_gone(checkpoint: str | None) -> bool | None:
+    """Return whether a checkpoint has no offsets any more; None if that cannot be seen from here."""
+    try:
+        return None if checkpoint is None else not MicroBatch.of_checkpoint(checkpoint)
+    except CheckpointError as error:
+        return True if "no directory `offsets`" in str(error) else None
+    except (AlignmentError, OSError):
+        return None
+
 
 def _end_of(query: Query) -> QueryEnd:
     error = query.exception()
@@ -109,8 +153,8 @@ def first_line(error: str) -> str:
     'the disk is full'
     """
     lines = [line for line in _WRAPPED.sub("", error).splitlines() if line.strip()]
-    if not lines:
-        return "an error without a message"
+    if not lines or lines[0].strip().startswith(_NOTHING_SAID):
+        return _NO_MESSAGE
     found = lines[:1]
     if any(_TRACE in line for line in lines):
         # The error is behind the lines of its trace, which are indented.

@@ -7,18 +7,17 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
-not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid`, `far` and
 `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
 `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
-of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, and
-`late` is the option, if that is `route`.
+of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, `late`
+is the option, if that is `route`, and `note` names the notes of the query's planners: see `planner_note`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from operator import eq
 from typing import Any, Final, Self, TypeAlias
@@ -34,12 +33,15 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.exceptions import OffsetError
 
 __all__ = [
+    "NOTE",
     "OFFSET_VERSION",
+    "WHY",
     "Offset",
     "WatermarkReport",
     "check_version",
     "facts_of",
     "micros_of",
+    "note_name",
     "parsed",
     "report_of_offset",
 ]
@@ -49,6 +51,10 @@ Place: TypeAlias = tuple[str, int]
 
 OFFSET_VERSION: Final = 2
 """`v` of the offsets that this library writes, and the latest that it reads."""
+
+WHY: Final = "why"
+NOTE: Final = "note"
+"""Keys of an offset: the reasons, and in these the name of the planner's note."""
 
 _KAFKA: Final = "aligned_kafka"
 _BEHIND: Final = "OffsetsBehindLatest"
@@ -75,12 +81,14 @@ _BOUNDS: Final = {
 class WatermarkReport:
     """Where the watermark of one source stands after one micro-batch, why, and how far each split is.
 
-    `source` is its name, such as `aligned_files`; `sequence` is `n` of its offset.
+    `source` is its name, such as `aligned_files`; `sequence` is `n` of its offset, which names the `note` of its
+    planner, if it does.
     """
 
     source: str
     sequence: int
     explanation: Explanation
+    note: str | None = field(default=None, compare=False)
 
     @property
     def sentence(self) -> str:
@@ -401,9 +409,16 @@ def report_of_offset(
             metrics=tuple(facts.get("metrics", {}).items()),
             routes_late=facts.get("late") == "route",
         )
-        return WatermarkReport(offset["source"], int(offset["n"]), explanation)
+        return WatermarkReport(offset["source"], int(offset["n"]), explanation, note_name(offset))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"this is not an offset of an aligned source: {error!r} in {offset!r}") from error
+
+
+def note_name(offset: Any) -> str | None:
+    """Return the name of the planner's note in an offset; None without one."""
+    why = offset.get(WHY) if isinstance(offset, Mapping) else None
+    name = why.get(NOTE) if isinstance(why, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _metrics_from(found: Mapping[str, str]) -> tuple[tuple[str, int], ...]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from alignment.explain import Explanation
+from alignment.sentence import moment
 from streaming_source.api import Source, SourceEvent
 from streaming_source.coordinator import (
     ReadRules,
@@ -23,7 +26,8 @@ from streaming_source.coordinator import (
     wall_clock_us,
 )
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.planner_note import Writer as PlannerNoteWriter
+from streaming_source.monitoring.report import NOTE, WHY, WatermarkReport, note_name
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
     from streaming_source.spark.report_directory import ReportDirectory
 
 __all__ = ["StreamPlanning"]
+
+_log = logging.getLogger(__name__)
 
 _NEW_OBJECTS: Final = 50_000
 """Allocations between two garbage collections in the planner's process; Python's default is 700.
@@ -91,6 +97,8 @@ class StreamPlanning:
         self._late_log_made: LateLog | None = None
         # By sequence number, the last two states returned: partitions() needs both.
         self._recent: dict[int, SourceState[Any, Any]] = {}
+        # Made with the first offset, which may name it.
+        self._note: PlannerNoteWriter | None = None
 
     def join_group(self) -> None:
         with self._turn:
@@ -102,7 +110,7 @@ class StreamPlanning:
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
         """Return the end of the next micro-batch; `start` itself if there is no work."""
-        with self._turn:
+        with self._turn, self._noting(start) as note:
             coordinator = self._coordinator
             self._standstill.end_batch()
             coordinator.end_batch()
@@ -121,12 +129,13 @@ class StreamPlanning:
             self._recent = {before.sequence: before, after.sequence: after}
             self._standstill.begin_batch()
             offset = self._codec.encode(after, coordinator.explain())
+            offset[WHY][NOTE] = note.name
             log_id = self._late_log_id(start)
             return offset if log_id is None else {**offset, LATE_LOG: log_id}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """Return what to read between two offsets; it depends on the offsets alone."""
-        with self._turn:
+        with self._turn, self._noting(end):
             begun, ended = self._state_of(start), self._state_of(end)
             coordinator = self._coordinator
             is_read_again = not coordinator.restored
@@ -183,9 +192,12 @@ class StreamPlanning:
             explanation = self._coordinator.explain()
             if explanation is None:
                 return None
-            report = WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation).to_json()
+            report = WatermarkReport(self._source_name, self._coordinator.state.sequence, explanation)
+            written = report.to_json()
+            if self._note is not None:
+                self._note.report(report, written)
             # Marks sources for which Spark's row count includes the watermark row.
-            return {**report, "watermarkRows": True} if self._options.watermark_rows else report
+            return {**written, "watermarkRows": True} if self._options.watermark_rows else written
 
     def close(self) -> None:
         if self._gateway is not None:
@@ -193,6 +205,8 @@ class StreamPlanning:
         with self._turn:
             self._standstill.close()
             self._coordinator.close()
+            if self._note is not None:
+                self._note.close()
             if self._reports is not None:
                 self._reports.close()
 
@@ -237,6 +251,26 @@ class StreamPlanning:
         if ended.routed > begun.routed:
             return "drop"
         return "keep" if self._options.late == "route" else self._options.late
+
+    @contextmanager
+    def _noting(self, offset: Offset) -> Iterator[PlannerNoteWriter]:
+        """Leave the error of a call in the planner's note; an offset may have the name of the last run's."""
+        if self._note is None:
+            self._note = PlannerNoteWriter(note_name(offset), f"{self._source_name} {self._source.identity}")
+            self._note.close_at_sigterm()
+            if (earlier := self._note.earlier) is not None:
+                _log.warning(
+                    "the checkpoint has no offset: this query starts anew, at micro-batch 0. Another query over the "
+                    "same data ended on this machine at %s. If that was this one its checkpoint is gone, and a sink "
+                    "that knows the numbers of micro-batches (files, Delta) skips those that it has: give it an empty "
+                    "place, or bring the checkpoint back",
+                    moment(earlier.at_us),
+                )
+        try:
+            yield self._note
+        except Exception as error:
+            self._note.fail(error)
+            raise
 
     def _explain(self) -> Explanation | None:
         """Return the cause of the watermark; None while the planner is busy. May be called from any thread."""

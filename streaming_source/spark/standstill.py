@@ -10,6 +10,7 @@ from typing import Final
 
 from alignment.explain import Cause, Explanation
 from alignment.sentence import duration_text, sentence
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator import processing_time_us
 
 __all__ = ["StandstillWarning"]
@@ -20,6 +21,9 @@ _LOOKS: Final = 20
 """Checks of a standstill within the time after which it is warned of."""
 
 _SHORTEST_WAIT_S: Final = 0.01
+
+_NO_NEWS: Final = (Cause.NOTHING, Cause.SLOWEST, Cause.MICRO_BATCH, Cause.ALL_IDLE, Cause.ENDED)
+"""With these a watermark may stand for long, and nothing is wrong; a micro-batch has a deadline of its own."""
 
 
 class StandstillWarning:
@@ -58,10 +62,12 @@ class StandstillWarning:
         if explanation.held_by != self._held_by:
             self._held_by, self._since_us, self._warned = explanation.held_by, now_us, None
         held_us = now_us - max(self._since_us, explanation.stands_since_us)
-        is_news = explanation.cause not in (self._warned, Cause.NOTHING, Cause.SLOWEST, Cause.MICRO_BATCH)
-        if self._held_by and is_news and held_us >= self._warn_after_us:
+        is_news = explanation.cause not in (self._warned, *_NO_NEWS)
+        nothing_found = explanation.cause is Cause.NO_SPLITS and explanation.watermark == MIN_WATERMARK
+        is_news &= bool(self._held_by) or nothing_found or explanation.cause is Cause.FUTURE
+        if is_news and held_us >= self._warn_after_us:
             self._warned = explanation.cause
-            _log.warning("the watermark has been held for %s. %s", duration_text(held_us), sentence(explanation))
+            _log.warning("the watermark has been held for %s. %s", duration_text(held_us), _in_words(explanation))
 
     def begin_batch(self) -> None:
         """Start the deadline of a micro-batch, after which a warning follows. O(1); the first call starts a thread."""
@@ -96,4 +102,14 @@ class StandstillWarning:
     def _warn_of_batch(self) -> None:
         explanation = self._explain()
         if explanation is not None and explanation.cause is Cause.MICRO_BATCH:
-            _log.warning("%s", sentence(explanation))
+            _log.warning("%s", _in_words(explanation))
+
+
+def _in_words(explanation: Explanation) -> str:
+    """The sentence and the advice: what `explain` says."""
+    # Imported here: few queries stand.
+    from streaming_source.monitoring.advice import advice_on
+    from streaming_source.monitoring.report import WatermarkReport
+
+    advice = advice_on([WatermarkReport("", 0, explanation)])
+    return " ".join([sentence(explanation), *(f"Advice ({one.option}): {one.text}" for one in advice)])

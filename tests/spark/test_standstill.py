@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, LastBatch, SplitExplanation, WaitsFor
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.spark.standstill import StandstillWarning
 
 SECOND = 1_000_000
@@ -107,3 +109,14 @@ def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_a
     assert threading.active_count() == before + 1
     warning.close()
     assert not is_explained.is_set()
+
+
+def test_a_source_in_which_nothing_is_found_is_said_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    now_s, where = [0], "/data/orders"
+    nothing = Explanation(MIN_WATERMARK, 0, 0, reads=where)
+    warning = StandstillWarning(60 * SECOND, lambda: replace(nothing, at_us=now_s[0] * SECOND))
+    for now_s[0] in range(200):
+        warning.look(now_s[0] * SECOND)
+    (record,) = caplog.records
+    assert "There is no watermark yet: no split has been found in /data/orders." in record.getMessage()
+    assert "Advice (source): See that /data/orders is the path, pattern or topic that is meant" in record.getMessage()

@@ -1,0 +1,207 @@
+"""What a planner knows and its checkpoint does not: its last report, its error, and whether it runs.
+
+A checkpoint is written when a micro-batch is planned, and Spark tells no planner where it is. So each planner leaves a
+*note* on its machine, whose name the offsets have, and who reads the checkpoint there finds it. The planner locks the
+file: a lock that nobody holds is of a process that has ended, however it did.
+
+Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
+splits, positions and event times, as the log of the driver does. A note that is a week old is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from uuid import uuid4
+
+from alignment.exceptions import AlignmentError
+from streaming_source.monitoring.report import WatermarkReport
+
+__all__ = ["PlannerNote", "Writer", "notes_of"]
+
+_KEPT_S: Final = 7 * 86_400
+_PAUSE_S: Final = 1.0
+_SHARE: Final = 50
+"""A report is written once in a second at most, and after so many times as long as writing it took; another cause at
+once."""
+_SHOWN: Final = 600
+"""Characters of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerNote:
+    """What one planner process left under a `name`: its last `report`, None before any, and what it failed with.
+
+    It was written at `at_us`, processing time, by a planner of what `reads` says. It `runs` while its process does, and
+    it `was_closed` if Spark ended it, as it does with every query that ends.
+    """
+
+    name: str
+    pid: int
+    at_us: int
+    reads: str
+    runs: bool
+    was_closed: bool = False
+    error: str | None = None
+    report: WatermarkReport | None = None
+
+
+class Writer:
+    """Leaves the note of this process. Where that cannot be done it leaves none: the query goes on without.
+
+    `known` is the name in the last offset, None at the first start; `reads` is what the source reads, with its name.
+    The note is `name` and the id of the process. `earlier` is at the first start the last note of a query that read the
+    same, got further and has ended: it may be this one, whose checkpoint is gone.
+    """
+
+    def __init__(self, known: str | None = None, reads: str = "", folder: Path | None = None) -> None:
+        folder = notes_folder() if folder is None else folder
+        is_own = known is not None and Path(known).parent == folder
+        self.name = known if known is not None and is_own else str(folder / uuid4().hex[:12])
+        self._path = Path(f"{self.name}.{os.getpid()}.json")
+        self._locked = -1
+        self._left: dict[str, Any] = {"pid": os.getpid(), "reads": reads}
+        self.earlier: PlannerNote | None = None
+        self._cause: object = None
+        self._due_s = 0.0
+        self._is_left = _is_private(folder)
+        if self._is_left:
+            _remove_old(folder)
+            if known is None:
+                ended = [note for note in _notes(folder, "*.json") if not note.runs and note.reads == reads]
+                got_on = [note for note in ended if note.report is not None]
+                self.earlier = max(got_on, key=lambda note: note.at_us, default=None)
+            self._write()
+
+    def report(self, report: WatermarkReport, written: Mapping[str, Any]) -> None:
+        """Leave a report, whose JSON is at hand, unless the last one is of this second and says the same."""
+        cause = report.sequence, written["cause"], written["heldBy"]
+        if self._locked < 0 or (cause == self._cause and time.monotonic() < self._due_s):
+            return
+        self._cause = cause
+        self._left["report"] = written
+        begun_s = time.monotonic()
+        self._write()
+        self._due_s = time.monotonic() + max(_PAUSE_S, _SHARE * (time.monotonic() - begun_s))
+
+    def fail(self, error: BaseException) -> None:
+        """Leave what the planner fails with."""
+        kind = type(error)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        self._left["error"] = " ".join(f"{name}: {error}".split())[:_SHOWN]
+        self._write()
+
+    def close(self) -> None:
+        """Spark ends this planner: it plans no more."""
+        self._left["closed"] = True
+        self._write()
+        if self._locked >= 0:
+            os.close(self._locked)
+            self._locked = -1
+
+    def close_at_sigterm(self) -> None:
+        """Close it also where Spark ends the process by a signal: that is how it stops a query."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+
+        def close(number: int, frame: FrameType | None) -> None:
+            self.close()
+            if callable(before):
+                before(number, frame)
+            elif before is signal.SIG_DFL:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+        signal.signal(signal.SIGTERM, close)
+
+    def _write(self) -> None:
+        """Write the note beside the last one, lock it, and put it in its place: so one in its place has its lock."""
+        import fcntl
+
+        if not self._is_left:
+            return
+        self._left["at"] = time.time_ns() // 1000
+        written = self._path.with_suffix(".new")
+        try:
+            # A signal may have come while one was being written.
+            written.unlink(missing_ok=True)
+            opened = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(opened, json.dumps(self._left).encode())
+            written.replace(self._path)
+        except OSError:
+            return
+        if self._locked >= 0:
+            os.close(self._locked)
+        self._locked = opened
+
+
+def notes_of(name: str) -> list[PlannerNote]:
+    """Return the notes of a name, the last one first; none where this machine, or this user, has none of it."""
+    path = Path(name)
+    found = _notes(path.parent, f"{path.name}.*.json")
+    return sorted(found, key=lambda note: (note.runs, note.at_us), reverse=True)
+
+
+def notes_folder() -> Path:
+    """Return the directory of this user's notes."""
+    return Path(tempfile.gettempdir()) / f"streaming-source-{os.getuid()}"
+
+
+def _notes(folder: Path, pattern: str) -> Iterator[PlannerNote]:
+    for path in folder.glob(pattern):
+        with suppress(OSError, ValueError, KeyError, TypeError, AlignmentError):
+            yield _read(path)
+
+
+def _read(path: Path) -> PlannerNote:
+    # Imported here: Windows has no such locks, no notes, and checkpoints are read there too.
+    import fcntl
+
+    with path.open("rb") as file:
+        left = json.loads(file.read())
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # One that was replaced meanwhile has lost its lock.
+            runs = path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        except BlockingIOError:
+            runs = True
+    report = WatermarkReport.from_json(left["report"]) if "report" in left else None
+    name, reads = str(path).removesuffix(f".{left['pid']}.json"), left.get("reads", "")
+    return PlannerNote(name, left["pid"], left["at"], reads, runs, left.get("closed", False), left.get("error"), report)
+
+
+def _is_private(folder: Path) -> bool:
+    """Make the directory; return whether it is this user's alone. Others may have made one of that name."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _remove_old(folder: Path) -> None:
+    for path in _old(folder):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _old(folder: Path) -> Iterator[Path]:
+    oldest_s = time.time() - _KEPT_S
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path.stat().st_mtime < oldest_s:
+                yield path

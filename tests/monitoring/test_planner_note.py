@@ -1,0 +1,150 @@
+"""What a planner leaves on its machine: that it runs, how it ended, and its last report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from alignment.explain import Explanation
+from streaming_source.monitoring.planner_note import PlannerNote, Writer, notes_of
+from streaming_source.monitoring.query_state import end_by_notes
+from streaming_source.monitoring.report import WatermarkReport
+from tests.monitoring.situations import at
+
+_PLANNER = """
+import sys
+from pathlib import Path
+from streaming_source.monitoring.planner_note import Writer
+
+note = Writer(sys.argv[1] or None, folder=Path(sys.argv[2]))
+note.close_at_sigterm()
+print(note.name, flush=True)
+for line in sys.stdin:
+    note.fail(ValueError(line.strip()))
+    print("failed", flush=True)
+"""
+
+
+class Planner:
+    """A process with a note."""
+
+    def __init__(self, folder: Path, known: str = "") -> None:
+        arguments = [sys.executable, "-c", _PLANNER, known, str(folder)]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.name = self.process.stdout.readline().strip()
+
+    def end(self, number: int) -> PlannerNote:
+        """What is known of it once it got a signal."""
+        self.process.send_signal(number)
+        self.process.communicate()
+        return next(note for note in notes_of(self.name) if note.pid == self.process.pid)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "notes"
+    made.mkdir(mode=0o700)
+    return made
+
+
+def test_a_planner_that_was_killed_is_told_from_one_that_spark_ended(folder: Path) -> None:
+    killed, ended = Planner(folder), Planner(folder)
+    assert [note.runs for name in (killed.name, ended.name) for note in notes_of(name)] == [True, True]
+    assert end_by_notes(notes_of(killed.name)) is None
+    gone, closed = killed.end(signal.SIGKILL), ended.end(signal.SIGTERM)
+    assert (gone.runs, gone.was_closed) == (False, False)
+    assert (closed.runs, closed.was_closed) == (False, True)
+    failed, stopped = end_by_notes([gone]), end_by_notes([closed])
+    assert failed is not None
+    assert failed.error == f"its planner, process {gone.pid}, was killed or has crashed, as where memory runs out"
+    assert stopped is not None
+    assert (stopped.error, stopped.pid, stopped.at_us) == (None, closed.pid, closed.at_us)
+
+
+def test_the_next_run_goes_on_under_the_same_name_and_is_the_one_that_counts(folder: Path) -> None:
+    first = Planner(folder)
+    first.end(signal.SIGKILL)
+    second = Planner(folder, first.name)
+    assert second.name == first.name
+    assert [(note.pid, note.runs) for note in notes_of(first.name)] == [
+        (second.process.pid, True),
+        (first.process.pid, False),
+    ]
+    second.end(signal.SIGTERM)
+
+
+def test_what_it_fails_with_is_there_when_it_is_gone(folder: Path) -> None:
+    planner = Planner(folder)
+    assert planner.process.stdin is not None
+    assert planner.process.stdout is not None
+    print("the file is damaged", file=planner.process.stdin, flush=True)
+    planner.process.stdout.readline()
+    failed = planner.end(signal.SIGTERM)
+    assert failed.error == "ValueError: the file is damaged"
+    end = end_by_notes([failed])
+    assert end is not None
+    assert end.error == failed.error
+
+
+def test_its_last_report_is_there_at_once_where_the_cause_is_another(folder: Path) -> None:
+    writer = Writer(None, folder=folder)
+    for sequence in (1, 1, 2):
+        report = WatermarkReport("aligned_files", sequence, Explanation(at(sequence), at(9), at(9)))
+        writer.report(report, report.to_json())
+    (note,) = notes_of(writer.name)
+    assert note.runs
+    assert note.report == report
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_nothing_is_left_where_others_may_read_or_write_it(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    folder.chmod(mode)
+    writer = Writer(None, folder=folder)
+    writer.close()
+    assert list(folder.iterdir()) == []
+    assert notes_of(writer.name) == []
+
+
+def test_a_name_outside_of_the_own_directory_is_not_written_to(folder: Path, tmp_path: Path) -> None:
+    assert Path(Writer(str(tmp_path / "elsewhere" / "x"), folder=folder).name).parent == folder
+
+
+def test_notes_are_removed_after_a_week(folder: Path) -> None:
+    old, young = (Path(Writer(None, folder=folder).name) for _ in range(2))
+    (path,) = folder.glob(f"{old.name}.*")
+    os.utime(path, (1, 1))
+    Writer(None, folder=folder)
+    assert notes_of(str(old)) == []
+    assert len(notes_of(str(young))) == 1
+
+
+def test_a_damaged_note_says_nothing(folder: Path) -> None:
+    (folder / "x.1.json").write_text("{")
+    (folder / "x.2.json").write_text('{"pid": 2}')
+    assert notes_of(str(folder / "x")) == []
+
+
+def test_the_first_start_of_a_query_sees_what_read_the_same_and_has_ended(folder: Path) -> None:
+    def leave(reads: str, sequence: int) -> Writer:
+        writer = Writer(None, reads, folder)
+        report = WatermarkReport("aligned_files", sequence, Explanation(at(0), at(9), at(9)))
+        writer.report(report, report.to_json())
+        return writer
+
+    orders, payments = leave("aligned_files /orders", 3), leave("aligned_files /payments", 4)
+    assert Writer(None, "aligned_files /orders", folder).earlier is None, "it runs: it is another query"
+    orders.close()
+    earlier = Writer(None, "aligned_files /orders", folder).earlier
+    assert earlier is not None
+    assert earlier.name == orders.name
+    assert Writer(orders.name, "aligned_files /orders", folder).earlier is None, "it goes on from an offset"
+    assert Writer(None, "aligned_files /payments", folder).earlier is None
+    payments.close()
