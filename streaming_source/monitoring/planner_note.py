@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 import tempfile
@@ -30,6 +31,8 @@ from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["PlannerNote", "Writer", "notes_of"]
 
+_FOLDER: Final = "streaming-source-"
+_OF_WRITER: Final = re.compile(r"[0-9a-f]{12}")
 _KEPT_S: Final = 7 * 86_400
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 50
@@ -151,13 +154,16 @@ class Writer:
 def notes_of(name: str) -> list[PlannerNote]:
     """Return the notes of a name, the last one first; none where this machine, or this user, has none of it."""
     path = Path(name)
+    if not (path.parent.name.startswith(_FOLDER) and _OF_WRITER.fullmatch(path.name)):
+        # A checkpoint decides no more than which note is read.
+        return []
     found = _notes(path.parent, f"{path.name}.*.json")
     return sorted(found, key=lambda note: (note.runs, note.at_us), reverse=True)
 
 
 def notes_folder() -> Path:
     """Return the directory of this user's notes."""
-    return Path(tempfile.gettempdir()) / f"streaming-source-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
 
 
 def _notes(folder: Path, pattern: str) -> Iterator[PlannerNote]:
@@ -180,7 +186,16 @@ def _read(path: Path) -> PlannerNote:
             runs = True
     report = WatermarkReport.from_json(left["report"]) if "report" in left else None
     name, reads = str(path).removesuffix(f".{left['pid']}.json"), left.get("reads", "")
-    return PlannerNote(name, left["pid"], left["at"], reads, runs, left.get("closed", False), left.get("error"), report)
+    return PlannerNote(
+        name=name,
+        pid=left["pid"],
+        at_us=left["at"],
+        reads=reads,
+        runs=runs,
+        was_closed=left.get("closed", False),
+        error=left.get("error"),
+        report=report,
+    )
 
 
 def _is_private(folder: Path) -> bool:

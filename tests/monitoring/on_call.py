@@ -1,7 +1,8 @@
 """Situations of a person on call, each with what `explain` must answer: the cause, the split, and the advice.
 
-A *course* is one query that goes through situations, one after the other. `tests/monitoring/test_on_call.py` runs them
-on Spark: those that are `quick` in `make test`, so that each cause is in one of them; all others in `make soak`.
+A *course* is one query that goes through situations, one after the other. `three_ways` runs them on Spark, and asks in
+each `explain(query)`, the command line and the log: those that are `quick` in `make test`, so that each cause is in one
+of them, without the log; all in `make soak`.
 Situations of Kafka's brokers are in `tests/kafka/test_outage.py` and `test_lost_leader.py`; splits that wait their turn
 (`horizon`) are in `tests/alignment/test_explain.py` and lost reports (`report`) in `tests/monitoring/situations.py`:
 these need no Spark.
@@ -9,8 +10,10 @@ these need no Spark.
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from streaming_source import read_stream
+from streaming_source.monitoring.explained import explain_checkpoint
 from tests.spark.support import SECOND, T0, UTC_US, write_file
 
 __all__ = ["COURSES", "Course", "OnCall", "Situation"]
@@ -35,8 +39,9 @@ class Situation:
     """What is seen, and what `explain` must answer.
 
     `split` is the first that holds the watermark, None where none does. `advice` are the options that the advice
-    names, `says` words of the answer. `stored` is the cause that the checkpoint alone gives, by default the same; None
-    where it has nothing of it. `act` brings the situation about.
+    names, `says` words of the answer. `stored` is the cause that the command line gives, by default the same with all
+    the rest; None where there is no checkpoint any more. `logs` are words of the log, None for what follows from the
+    cause: a warning with the split and the advice, or, where nothing is wrong, none. `act` brings the situation about.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Situation:
     advice: tuple[str, ...]
     says: tuple[str, ...] = ()
     stored: str | None = "same"
+    logs: tuple[str, ...] | None = None
     act: Callable[[OnCall], None] | None = None
 
 
@@ -95,7 +101,7 @@ class OnCall:
     ) -> StreamingQuery:
         """Start a query over the files; `sink` writes its micro-batches."""
         reader = (read_stream(self.spark) if exact else self.spark.readStream).format("aligned_files")
-        given = {"eventTimeColumn": "ts", "discoveryInterval": "200 ms", **options}
+        given = {"eventTimeColumn": "ts", "discoveryInterval": "200 ms", "warnAfter": "3 seconds", **options}
         reader = reader.options(**{name: str(value) for name, value in given.items()})
         if schema is not None:
             reader = reader.schema(schema)
@@ -160,7 +166,7 @@ def sink_that_hangs(on_call: OnCall) -> None:
 
     on_call.add("a", *range(20))
     on_call.add("b", *range(20))
-    on_call.start(sink=sink, idleTimeout="1 minute")
+    on_call.start(sink=sink, idleTimeout="1 minute", warnAfter="12 seconds")
     on_call.query.processAllAvailable()
     on_call.add("a", 21, 22, 23)
 
@@ -175,7 +181,7 @@ def sink_that_is_slow(on_call: OnCall) -> None:
         on_call.released.wait(11)
 
     on_call.add("a", *range(20))
-    on_call.start(sink=sink, idleTimeout="5 seconds")
+    on_call.start(sink=sink, idleTimeout="5 seconds", warnAfter="10500 ms")
     on_call.let_come(["a"])
 
 
@@ -247,6 +253,55 @@ def gap_in_event_time(on_call: OnCall) -> None:
     on_call.add("a", 36_000, 36_001)
     on_call.add("b", *range(20))
     on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+
+
+def regular_sensors(on_call: OnCall) -> None:
+    on_call.add("hourly", 0)
+    on_call.add("hourly", *range(3_600, 36_000, 3_600))
+    on_call.add("slower", 0)
+    on_call.start(maxDrift="1 minute", idleTimeout="1 hour")
+
+
+def record_of_another_day(on_call: OnCall) -> None:
+    on_call.add("a", *range(15), 86_400, *range(16, 20))
+    on_call.add("b", *range(20))
+    on_call.start(maxOutOfOrderness="2 seconds", maxDrift="30 seconds", idleTimeout="1 hour")
+
+
+def all_read(on_call: OnCall) -> None:
+    _two_splits(on_call, idleTimeout="1 hour")
+
+
+def one_leaps_and_one_is_silent(on_call: OnCall) -> None:
+    _two_splits(on_call, idleTimeout="1 hour")
+    on_call.query.processAllAvailable()
+    on_call.add("b", FUTURE_S, 22)
+    on_call.let_come(["b"], 23)
+
+
+def kill_the_planner(on_call: OnCall) -> None:
+    (note,) = explain_checkpoint(on_call.checkpoint).notes
+    os.kill(note.pid, signal.SIGKILL)
+
+
+def start_it_twice(on_call: OnCall) -> None:
+    first = on_call.query
+    on_call.others.append(on_call.start(idleTimeout="1 hour"))
+    on_call.query = first
+
+
+def delete_the_checkpoint(on_call: OnCall) -> None:
+    shutil.rmtree(on_call.checkpoint)
+    on_call.add("a", 100)
+
+
+def old_split_is_new_and_routed(on_call: OnCall) -> None:
+    options = {"late": "route", "lateLocation": on_call.folder / "late", "idleTimeout": "1 hour"}
+    on_call.add("a", *range(100))
+    on_call.start(maxOutOfOrderness="2 seconds", **options)
+    on_call.query.processAllAvailable()
+    on_call.add("new", 3, 4, 200)
+    on_call.query.processAllAvailable()
 
 
 def slow_partner(on_call: OnCall) -> None:
@@ -343,7 +398,8 @@ COURSES: tuple[Course, ...] = (
                 "b",
                 ("query",),
                 ("The query has failed at", "OSError: no space left on device", "Micro-batch 1, of 3 records"),
-                stored="microBatch",
+                stored="stopped",
+                logs=("OSError: no space left on device",),
                 act=release,
             ),
         ),
@@ -357,13 +413,22 @@ COURSES: tuple[Course, ...] = (
                 "a split is silent", "silent", "a", ("idleTimeout",), ("delivered nothing since",), act=only_b_flows
             ),
             Situation("all splits are idle", "allIdle", None, ("source",), act=nothing_flows),
-            Situation("the query was stopped", "stopped", None, ("query",), ("does not run",), "allIdle", act=stop),
+            Situation("the query was stopped", "stopped", None, ("query",), ("does not run",), act=stop),
         ),
         is_quick=True,
     ),
     Course(
         run_that_leaves_rows,
-        (Situation("a run leaves rows unread", "unread", "a", ("maxDrift",), ("leaves", "of 'b'"), stored="any"),),
+        (
+            Situation(
+                "a run leaves rows unread",
+                "unread",
+                "a",
+                ("maxDrift",),
+                ("leaves", "of 'b'"),
+                logs=("this run ends with",),
+            ),
+        ),
         is_quick=True,
     ),
     Course(bounded_run, (Situation("the source has ended", "ended", None, ()),), is_quick=True),
@@ -376,7 +441,6 @@ COURSES: tuple[Course, ...] = (
                 None,
                 ("source",),
                 ("no split has been found in /",),
-                stored="noSplits",
             ),
         ),
         is_quick=True,
@@ -390,7 +454,6 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("maxFutureSkew",),
                 ("row 1 of", "a/part-002.parquet", "2099-01-01"),
-                stored="future",
             ),
         ),
         is_quick=True,
@@ -402,11 +465,7 @@ COURSES: tuple[Course, ...] = (
     ),
     Course(
         too_few_rows,
-        (
-            Situation(
-                "minRowsPerTrigger waits", "minRows", "a", ("minRowsPerTrigger",), ("= 1,000 ", "of 3 now"), "any"
-            ),
-        ),
+        (Situation("minRowsPerTrigger waits", "minRows", "a", ("minRowsPerTrigger",), ("= 1,000 ", "of 3 now")),),
         is_quick=True,
     ),
     Course(
@@ -439,8 +498,7 @@ COURSES: tuple[Course, ...] = (
                 "group",
                 "ahead",
                 ("maxDrift",),
-                ("waits for source", "of its alignment group 'pair', which is at"),
-                stored="any",
+                ("waits for source 'aligned_files /", "/partner'", "of its alignment group 'pair', which is at"),
             ),
         ),
         is_quick=True,
@@ -464,7 +522,6 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("maxFutureSkew",),
                 ("row 0 of a/part-003.parquet",),
-                stored="silent",
             ),
         ),
     ),
@@ -477,7 +534,6 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("maxFutureSkew",),
                 ("at row 1 of a/part-002.parquet, is dated 2099-01-01",),
-                "future",
             ),
         ),
     ),
@@ -495,14 +551,23 @@ COURSES: tuple[Course, ...] = (
                 "any",
                 ("idleTimeout",),
                 ("3 records of 'a' came late because their split had been idle",),
-                "any",
+                logs=("3 late records",),
                 act=come_back_from_idleness,
             ),
         ),
     ),
     Course(
         damaged_file,
-        (Situation("a file is damaged", "failed", "a", ("query",), ("part-900.parquet is not a readable",), "any"),),
+        (
+            Situation(
+                "a file is damaged",
+                "failed",
+                "a",
+                ("query",),
+                ("part-900.parquet is not a readable",),
+                logs=("not a readable",),
+            ),
+        ),
     ),
     Course(
         function_that_fails,
@@ -513,7 +578,8 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("query",),
                 ("ValueError: part-001/13 is an unlucky record",),
-                stored="any",
+                stored="stopped",
+                logs=("ValueError: part-001/13 is an unlucky record",),
             ),
         ),
     ),
@@ -530,7 +596,8 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("query", "eventTimeColumn"),
                 ("InvalidTimestampError", "See that eventTimeColumn and timestampUnit are those of these records"),
-                "any",
+                stored="any",
+                logs=("InvalidTimestampError",),
             ),
         ),
     ),
@@ -543,6 +610,103 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("maxOutOfOrderness",),
                 ("Raise it, to 11 seconds at least", "advise(frame)"),
+                logs=("1 late records",),
+            ),
+        ),
+    ),
+    Course(
+        regular_sensors,
+        (
+            Situation(
+                "records lie further apart than maxDrift",
+                "drift",
+                "hourly",
+                ("maxDrift",),
+                ("less than what lies between two records of that split", "row 0 of hourly/part-002.parquet"),
+            ),
+        ),
+    ),
+    Course(
+        record_of_another_day,
+        (
+            Situation(
+                "one record is of another day", "drift", "a", ("data",), ("far ahead of those before and behind",)
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (Situation("all has been read, and none is idle yet", "nothing", "a", (), ("nothing has come since",)),),
+    ),
+    Course(
+        one_leaps_and_one_is_silent,
+        (
+            Situation(
+                "a split is in the future before the watermark is",
+                "silent",
+                "a",
+                ("maxFutureSkew",),
+                ("Split 'b' is at 2098-12-31", "row 0 of b/part-003.parquet", "The watermark leaps there when 'a'"),
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "its planner is killed",
+                "failed",
+                "a",
+                ("query",),
+                ("was killed or has crashed, as where memory runs out",),
+                logs=("EOFException",),
+                act=kill_the_planner,
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "it is started twice",
+                "stopped",
+                "a",
+                ("query",),
+                ("another one goes on with its checkpoint", "Do not start this one again"),
+                stored="nothing",
+                logs=(),
+                act=start_it_twice,
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "its checkpoint is deleted",
+                "failed",
+                "any",
+                ("query",),
+                ("The checkpoint is gone",),
+                stored=None,
+                logs=("does not exist",),
+                act=delete_the_checkpoint,
+            ),
+        ),
+    ),
+    Course(
+        old_split_is_new_and_routed,
+        (
+            Situation(
+                "records are late and routed",
+                "silent",
+                "a",
+                ("late", "idleTimeout"),
+                ("They are kept: late_records(frame, checkpoint) reads them",),
+                logs=("2 late records",),
             ),
         ),
     ),
@@ -550,19 +714,13 @@ COURSES: tuple[Course, ...] = (
         old_split_is_new,
         (
             Situation(
-                "a new split has old records", "silent", "a", ("late", "idleTimeout"), ("2 records of 'new' came late",)
+                "a new split has old records",
+                "silent",
+                "a",
+                ("late", "idleTimeout"),
+                ("2 records of 'new' came late", "late=route keeps such records"),
+                logs=("2 late records",),
             ),
         ),
     ),
 )
-
-
-def await_answer(on_call: OnCall, look: Callable[[], list[str]], seconds: float) -> list[str]:
-    """What is still wrong with the answer after so long; nothing as soon as it is right."""
-    limit = time.monotonic() + seconds
-    while wrong := look():
-        if time.monotonic() > limit:
-            return wrong
-        on_call.tick()
-        time.sleep(0.3)
-    return []

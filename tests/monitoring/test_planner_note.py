@@ -48,7 +48,7 @@ class Planner:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "notes"
+    made = tmp_path / "streaming-source-0"
     made.mkdir(mode=0o700)
     return made
 
@@ -104,7 +104,7 @@ def test_its_last_report_is_there_at_once_where_the_cause_is_another(folder: Pat
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
 def test_nothing_is_left_where_others_may_read_or_write_it(tmp_path: Path, mode: int) -> None:
-    folder = tmp_path / "notes"
+    folder = tmp_path / "streaming-source-0"
     folder.mkdir()
     folder.chmod(mode)
     writer = Writer(None, folder=folder)
@@ -127,9 +127,15 @@ def test_notes_are_removed_after_a_week(folder: Path) -> None:
 
 
 def test_a_damaged_note_says_nothing(folder: Path) -> None:
-    (folder / "x.1.json").write_text("{")
-    (folder / "x.2.json").write_text('{"pid": 2}')
-    assert notes_of(str(folder / "x")) == []
+    name = Writer(None, folder=folder).name
+    Path(f"{name}.1.json").write_text("{")
+    Path(f"{name}.2.json").write_text('{"pid": 2}')
+    assert [note.pid for note in notes_of(name)] == [os.getpid()]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "streaming-source-0/*", "streaming-source-0/../0123456789ab"])
+def test_a_checkpoint_names_no_other_file(name: str, tmp_path: Path) -> None:
+    assert notes_of(str(tmp_path / name)) == []
 
 
 def test_the_first_start_of_a_query_sees_what_read_the_same_and_has_ended(folder: Path) -> None:
