@@ -1,4 +1,4 @@
-"""Why the watermark stands where it does: causes, and the state of a source that they follow from."""
+"""The state of a source from which it follows why the watermark stands where it does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
 
 __all__ = [
     "FUTURE_US",
@@ -30,9 +30,6 @@ __all__ = [
 
 _STATUSES: Final = tuple(SplitStatus)
 _COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
-_SOON_US = 1_000_000
-"""A split that has had nothing to read for less is not silent: its next records are on their way."""
-
 FUTURE_US = 15 * 60 * 1_000_000
 """Event times may be so much later than the clock here: clocks differ, time zones by more than that."""
 
@@ -58,15 +55,8 @@ class WaitsFor(StrEnum):
     HORIZON = "horizon"
 
 
-_AWAY: Final = (WaitsFor.SOURCE, WaitsFor.TRANSACTION)
-"""Waits that nothing here can end."""
-
-
 class Cause(StrEnum):
-    """Why the watermark is not further: in one word, for programs.
-
-    The first that applies: of the query, of its micro-batch, then of what the slowest split waits for.
-    """
+    """Why the watermark is not further: in one word, for programs. `streaming_source.monitoring.causes` decides it."""
 
     FAILED = "failed"
     STOPPED = "stopped"
@@ -316,52 +306,6 @@ class Explanation:
         took_us = (self.at_us if batch.done_us is None else batch.done_us) - batch.planned_us
         is_slow = batch.done_us is None or (batch.share or 0.0) >= _MOST
         return took_us if is_slow and took_us >= _LONG_BATCH_US else None
-
-    @cached_property
-    def cause(self) -> Cause:
-        """Why the watermark is not further."""
-        if self.end is not None and self.end.error is not None:
-            return Cause.FAILED
-        if self.watermark == MAX_WATERMARK:
-            return Cause.ENDED
-        if self.end is not None and not self.is_draining:
-            return Cause.STOPPED
-        if self.batch_takes_us is not None and self.batch is not None and self.batch.done_us is None:
-            return Cause.MICRO_BATCH
-        cause = self._of_splits()
-        if self.is_draining and self.end is not None and any(split.behind for split in self.splits):
-            return Cause.UNREAD
-        is_reading = cause in (Cause.NOTHING, Cause.SLOWEST, Cause.ROWS)
-        return Cause.MICRO_BATCH if is_reading and self.batch_takes_us is not None else cause
-
-    def _of_splits(self) -> Cause:
-        if self.is_in_the_future:
-            return Cause.FUTURE
-        holders = self.holders
-        if not holders:
-            if self.horizon_us < MAX_WATERMARK:
-                return Cause.HORIZON
-            return Cause.ALL_IDLE if self.splits else Cause.NO_SPLITS
-        first = holders[0]
-        if first.earlier is not None and first.waits_for not in _AWAY:
-            return Cause.EARLIER
-        if first.next_us is not None:
-            return Cause.FUTURE if first.next_us > self.at_us + FUTURE_US else Cause.DRIFT
-        if first.waits_for is WaitsFor.RECORDS:
-            return self._of_silence(first)
-        return Cause.SLOWEST if first.waits_for is WaitsFor.NOTHING else Cause(first.waits_for.value)
-
-    def _of_silence(self, holder: SplitExplanation) -> Cause:
-        if holder.watermark == MIN_WATERMARK:
-            return Cause.INVALID if holder.invalid else Cause.EMPTY
-        known_us = self.at_us if self.probed_us is None else min(self.probed_us, self.at_us)
-        since_us = known_us if holder.silent_since_us is None else holder.silent_since_us
-        others_wait = any(split.waits_for is not WaitsFor.RECORDS for split in self.counting)
-        # Where all fell silent with it, nothing is the matter with this one: all that is there has been read.
-        others_went_on = max((split.silent_since_us or 0 for split in self.counting), default=0) >= since_us + _SOON_US
-        if known_us - max(since_us, self.stands_since_us) >= _SOON_US and (others_wait or others_went_on):
-            return Cause.SILENT
-        return Cause.SLOWEST if others_wait else Cause.NOTHING
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:
         """Processing time at which a split is idle if nothing comes; None if it is not going to be."""

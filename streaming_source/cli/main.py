@@ -167,7 +167,7 @@ def _table(batches: Sequence[MicroBatch]) -> str:
             times = (watermark_text(us) for us in (batch.planned_at_us, found.watermark))
             behind = sum(split.behind for split in found.splits)
             counts = (f"{count:,}" for count in (behind, found.late))
-            rows.append((number, *times, found.cause.value, *counts, ", ".join(found.held_by[:3])))
+            rows.append((number, *times, report.cause.value, *counts, ", ".join(found.held_by[:3])))
             number = ""
     return "\n".join(aligned(rows))
 

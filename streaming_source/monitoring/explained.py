@@ -14,13 +14,13 @@ from alignment.exceptions import UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import duration_text, moment, watermark_text
 from alignment.story import StoryEvent, story_of
-from streaming_source.monitoring.advice import Advice, advice_on
+from streaming_source.monitoring.causes.answer import advice_on
+from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote, notes_of
+from streaming_source.monitoring.query_advice import on_behind, on_second_watermark, on_silent_source
 from streaming_source.monitoring.query_state import Query, QueryState, end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.monitoring.second_watermark import on_behind, on_second_watermark
-from streaming_source.monitoring.silent_source import on_silent_source
 
 __all__ = [
     "Advice",
@@ -140,7 +140,7 @@ class ExplainedQuery:
             return f"The query {why}; {nothing}."
         lines = [self.heading, *map(_advice_text, self.advice)]
         for source in self.sources:
-            lines += [f"{_called(source.report)}:", str(source)] if self.sources[1:] else [str(source)]
+            lines += [f"{source.report.called}:", str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
 
     @property
@@ -150,7 +150,7 @@ class ExplainedQuery:
         if self.batch is None:
             query = "The query" if self.name is None else f"Query {self.name!r}"
             at_us = max(source.report.explanation.at_us for source in self.sources)
-            only = "" if self.sources[1:] else f", {_called(self.sources[0].report)}"
+            only = "" if self.sources[1:] else f", {self.sources[0].report.called}"
             return f"{query}{only}, as of {moment(at_us)} {ago}:"
         number, at = self.batch.number, moment(self.batch.planned_at_us)
         state = "committed" if self.batch.is_committed else "not committed"
@@ -314,10 +314,6 @@ def _clock_us() -> int:
     return time.time_ns() // 1000
 
 
-def _called(report: WatermarkReport) -> str:
-    return " ".join(filter(None, (report.source, report.explanation.reads)))
-
-
 def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
     """Explain the sources from their reports, oldest first, None for a source that is not of this library."""
     of_source: dict[int, list[WatermarkReport]] = {}
@@ -325,9 +321,12 @@ def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
         for place, report in enumerate(reports):
             if report is not None:
                 of_source.setdefault(place, []).append(report)
-    return tuple(
-        ExplainedSource(known[-1], tuple(advice_on(known)), tuple(known)) for _, known in sorted(of_source.items())
-    )
+    return tuple(ExplainedSource(known[-1], _advice_by(known), tuple(known)) for _, known in sorted(of_source.items()))
+
+
+def _advice_by(reports: Iterable[WatermarkReport]) -> tuple[Advice, ...]:
+    # The last report of each micro-batch: a query reports also while it waits.
+    return tuple(advice_on(list({report.sequence: report.explanation for report in reports}.values())))
 
 
 def _table(report: WatermarkReport) -> list[str]:

@@ -256,7 +256,7 @@ def _source_row(
         "name": report.source,
         "at": found.at_us,
         "watermark": _time(found.watermark),
-        "cause": found.cause.value,
+        "cause": report.cause.value,
         "why": report.sentence,
         "held_by": list(times.held_by),
         "held_since": times.held_since_us if times.held_by else None,

@@ -95,7 +95,7 @@ def _source(
         "name": report.source,
         "reads": report.explanation.reads,
         "why": report.sentence,
-        "cause": report.explanation.cause.value,
+        "cause": report.cause.value,
         "advice": [[one.option, one.text] for one in explained.advice],
         "step": step,
         "batches": numbers.tolist(),

@@ -72,6 +72,7 @@ class Writer:
         folder = notes_folder() if folder is None else folder
         is_own = known is not None and Path(known).parent == folder
         self.name = known if known is not None and is_own else str(folder / uuid4().hex[:12])
+        self.known = self.name if known is None else known
         self._path = Path(f"{self.name}.{os.getpid()}.json")
         self._locked = -1
         self._left: dict[str, Any] = {"pid": os.getpid(), "reads": reads}

@@ -7,6 +7,7 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
+not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid`, `far` and
 `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
 `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
 of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, `late`
@@ -27,10 +28,10 @@ import numpy as np
 from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
-from alignment.explain import Bounds, Explanation, FarRecord, GroupMember, LastBatch, SplitExplanation, WaitsFor
-from alignment.sentence import sentence
+from alignment.explain import Bounds, Cause, Explanation, FarRecord, GroupMember, LastBatch, SplitExplanation, WaitsFor
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.exceptions import OffsetError
+from streaming_source.monitoring.causes.answer import cause_of, sentence
 
 __all__ = [
     "NOTE",
@@ -95,6 +96,16 @@ class WatermarkReport:
         """Why the watermark stands where it does; `sentence` of the explanation. O(n)."""
         return sentence(self.explanation)
 
+    @property
+    def cause(self) -> Cause:
+        """The same in one word. O(n)."""
+        return cause_of(self.explanation)
+
+    @property
+    def called(self) -> str:
+        """Its name and what it reads, for people."""
+        return " ".join(filter(None, (self.source, self.explanation.reads)))
+
     def to_json(self) -> dict[str, Any]:
         """Return it as in the progress of a query, under `sources[].latestOffset`: ISO-8601 times, no null. O(n)."""
         explanation = self.explanation
@@ -104,7 +115,7 @@ class WatermarkReport:
             "at": _text(explanation.at_us),
             "watermark": _text(explanation.watermark),
             "why": self.sentence,
-            "cause": explanation.cause.value,
+            "cause": self.cause.value,
             "heldBy": list(explanation.held_by),
             "standsSince": _text(explanation.stands_since_us),
             "limit": _text(_unless(explanation.bound_us, MAX_WATERMARK), _BEGIN),

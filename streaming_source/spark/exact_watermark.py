@@ -15,7 +15,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType, TimeType
 
 from streaming_source.exceptions import OptionError, SchemaError
-from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
+from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, source_class
 from streaming_source.spark.loading import as_our_own, columns_of_plan
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off

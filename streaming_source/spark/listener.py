@@ -23,8 +23,8 @@ from pyspark.sql.streaming.listener import (
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
+from streaming_source.monitoring.query_advice import on_second_watermark
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.monitoring.second_watermark import on_second_watermark
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -162,7 +162,7 @@ class AlignmentListener(StreamingQueryListener):
 
 
 def _reason(report: WatermarkReport) -> tuple[Any, ...]:
-    return report.explanation.cause, report.explanation.held_by
+    return report.cause, report.explanation.held_by
 
 
 def _metrics_of(histories: Mapping[str, History]) -> list[Metric]:

@@ -108,6 +108,11 @@ class StreamPlanning:
         with self._turn:
             self._coordinator.drain()
 
+    def initial_offset(self) -> Offset:
+        """Return where a query starts that has no offset; it names the note, for a query that finds nothing."""
+        with self._turn, self._noting({}) as note:
+            return {**self._codec.encode(SourceState.initial()), WHY: {NOTE: note.name}}
+
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
         """Return the end of the next micro-batch; `start` itself if there is no work."""
         with self._turn, self._noting(start) as note:
@@ -255,8 +260,11 @@ class StreamPlanning:
     @contextmanager
     def _noting(self, offset: Offset) -> Iterator[PlannerNoteWriter]:
         """Leave the error of a call in the planner's note; an offset may have the name of the last run's."""
-        if self._note is None:
-            self._note = PlannerNoteWriter(note_name(offset), f"{self._source_name} {self._source.identity}")
+        known = note_name(offset)
+        if self._note is None or known not in (None, self._note.known):
+            if self._note is not None:
+                self._note.close()
+            self._note = PlannerNoteWriter(known, f"{self._source_name} {self._source.identity}")
             self._note.close_at_sigterm()
             if (earlier := self._note.earlier) is not None:
                 _log.warning(

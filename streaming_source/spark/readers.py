@@ -25,7 +25,6 @@ from alignment.strategy import WatermarkStrategy
 from streaming_source.api import InputStatus, Source, SourceEvent, SourceReaderContext, SourceSplit
 from streaming_source.coordinator import (
     ReadRules,
-    SourceState,
     assign_ranges,
     monotonic_us,
     one_range_each,
@@ -92,10 +91,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> Offset:
-        from streaming_source.spark.offsets import OffsetCodec
-
-        return OffsetCodec(self.source).encode(SourceState.initial())
+        return self._planning.initial_offset()
 
     @plainly
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from alignment.explain import Cause, Explanation
-from alignment.sentence import duration_text, sentence
+from alignment.sentence import duration_text
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator import processing_time_us
+from streaming_source.monitoring.causes.answer import advice_on, cause_of, sentence
 
 __all__ = ["StandstillWarning"]
 
@@ -62,11 +63,12 @@ class StandstillWarning:
         if explanation.held_by != self._held_by:
             self._held_by, self._since_us, self._warned = explanation.held_by, now_us, None
         held_us = now_us - max(self._since_us, explanation.stands_since_us)
-        is_news = explanation.cause not in (self._warned, *_NO_NEWS)
-        nothing_found = explanation.cause is Cause.NO_SPLITS and explanation.watermark == MIN_WATERMARK
-        is_news &= bool(self._held_by) or nothing_found or explanation.cause is Cause.FUTURE
+        cause = cause_of(explanation)
+        is_news = cause not in (self._warned, *_NO_NEWS)
+        nothing_found = cause is Cause.NO_SPLITS and explanation.watermark == MIN_WATERMARK
+        is_news &= bool(self._held_by) or nothing_found or cause is Cause.FUTURE
         if is_news and held_us >= self._warn_after_us:
-            self._warned = explanation.cause
+            self._warned = cause
             _log.warning("the watermark has been held for %s. %s", duration_text(held_us), _in_words(explanation))
 
     def begin_batch(self) -> None:
@@ -101,15 +103,11 @@ class StandstillWarning:
 
     def _warn_of_batch(self) -> None:
         explanation = self._explain()
-        if explanation is not None and explanation.cause is Cause.MICRO_BATCH:
+        if explanation is not None and cause_of(explanation) is Cause.MICRO_BATCH:
             _log.warning("%s", _in_words(explanation))
 
 
 def _in_words(explanation: Explanation) -> str:
     """The sentence and the advice: what `explain` says."""
-    # Imported here: few queries stand.
-    from streaming_source.monitoring.advice import advice_on
-    from streaming_source.monitoring.report import WatermarkReport
-
-    advice = advice_on([WatermarkReport("", 0, explanation)])
+    advice = advice_on([explanation])
     return " ".join([sentence(explanation), *(f"Advice ({one.option}): {one.text}" for one in advice)])

@@ -12,12 +12,12 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.event_time_range import EventTimeRange, Overlap
 from alignment.explain import Cause
-from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import DiscoveringSplitEnumerator, ReaderInfo, RecordSplit
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator, WorkerPool
 from streaming_source.exceptions import SourceError
+from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.testing import EOF, FakeClock, Gap, InlineWorkers, Pause, SourceHarness, TestingSource
 from tests.coordinator.support import STRATEGY, available, await_end, coordinator, ids, worker_threads
 
@@ -340,7 +340,7 @@ def test_records_before_the_range_of_event_times_are_not_said_to_have_none(
     planning.advance()
     explanation = planning.explain()
     assert explanation is not None
-    assert (explanation.cause, explanation.held_by) == (cause, ("history",))
+    assert (cause_of(explanation), explanation.held_by) == (cause, ("history",))
     if cause is Cause.EMPTY:
         assert "split 'history' has never had a record with an event time in the range, and" in sentence(explanation)
         assert "2 records lie outside of the range of event times" in sentence(explanation)

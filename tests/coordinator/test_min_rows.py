@@ -13,10 +13,10 @@ from alignment.combine import SplitStatus
 from alignment.explain import Cause
 from alignment.plan import PlanningRules
 from alignment.recording import Recorder, replay
-from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.testing import InlineWorkers, Pause, TestingSource
 from streaming_source.testing.source import Element
 from tests.scenarios.support import SECOND, Group
@@ -110,7 +110,7 @@ def test_the_cause_is_the_wait_for_more_records() -> None:
     assert let_pass(source, planning, 20) == []
     explanation = planning.explain()
     assert explanation is not None
-    assert explanation.cause is Cause.MIN_ROWS
+    assert cause_of(explanation) is Cause.MIN_ROWS
     assert explanation.reads_at_us == DELAY_S * SECOND
     text = sentence(explanation)
     assert "waits until minRowsPerTrigger = 3" in text.replace("that wait", "waits")

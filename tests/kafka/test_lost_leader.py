@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from alignment.explain import Cause, Explanation
-from alignment.sentence import sentence
 from streaming_source.exceptions import SourceError
+from streaming_source.monitoring.causes.answer import cause_of, sentence
 from tests.kafka.broker import _PORTS, KafkaBroker, _free_port
 from tests.kafka.support import reading, records
 from tests.kafka.test_faults import numbered
@@ -89,11 +89,11 @@ def test_the_leader_of_one_partition_that_is_away_is_waited_for_while_the_others
 
     with reading(topic, **given) as begun:
         wait_until(lambda: have(begun, 20), "what is there")
-        wait_until(lambda: why(begun).cause is Cause.ALL_IDLE, "all to be idle")
+        wait_until(lambda: cause_of(why(begun)) is Cause.ALL_IDLE, "all to be idle")
         second_broker.kill()
         topic.write(numbered(10, 10))
         wait_until(lambda: have(begun, 30), "what the other leader has", 60)
-        wait_until(lambda: why(begun).cause is Cause.SOURCE, "the reason", 60)
+        wait_until(lambda: cause_of(why(begun)) is Cause.SOURCE, "the reason", 60)
         assert f"because split '{topic.name}-1' cannot be reached" in sentence(why(begun))
         # What its leader may have is not known: it is not idle, and holds the watermark.
         held = begun.offset["watermark"]
@@ -107,7 +107,7 @@ def test_the_leader_of_one_partition_that_is_away_is_waited_for_while_the_others
     assert f"the leader of partition {topic.name}-1 is back" in caplog.text
     with reading(topic, **given, brokerTimeout="10 seconds") as begun:
         begun.offset = at
-        wait_until(lambda: why(begun).cause is Cause.ALL_IDLE, "all to have answered")
+        wait_until(lambda: cause_of(why(begun)) is Cause.ALL_IDLE, "all to have answered")
         second_broker.kill()
         topic.write(numbered(10, 20))
         with pytest.raises(SourceError, match=rf"partition {topic.name}-1 could not be read for 10 s.*broker.? 2"):

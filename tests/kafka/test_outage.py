@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from alignment.explain import Cause, Explanation
-from alignment.sentence import sentence
 from streaming_source.connectors.kafka.outage import Outage
+from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.monitoring.report import WatermarkReport
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.support import reading, records
@@ -42,7 +42,7 @@ def test_brokers_that_are_all_down_are_the_reason_and_named(
     with reading(topic, idleTimeout="1 hour", indexing=indexing, watermarkRows="true") as begun:
         wait_until(lambda: have(20), "what is there")
         own_broker.kill()
-        wait_until(lambda: explained(begun).cause is Cause.SOURCE, "the reason", 60)
+        wait_until(lambda: cause_of(explained(begun)) is Cause.SOURCE, "the reason", 60)
         text = sentence(explained(begun))
         assert "cannot be reached, like all 2 splits" in text
         assert f"no Kafka broker at {own_broker.bootstrap} has answered since " in text
@@ -62,7 +62,7 @@ def test_records_of_an_open_transaction_are_counted_beside_those_that_can_be_rea
     topic.create().write(numbered(10))
     topic.transaction([Record(T0_MS + 100 + i, b"open") for i in range(6)], end="open")
     with reading(topic, indexing=indexing, watermarkRows="true") as begun:
-        wait_until(lambda: explained(begun).cause is Cause.TRANSACTION, "the reason")
+        wait_until(lambda: cause_of(explained(begun)) is Cause.TRANSACTION, "the reason")
         wait_until(lambda: not explained(begun).splits[0].behind, "all that can be read")
         found = explained(begun)
         assert [(split.behind, split.locked) for split in found.splits] == [(0, 6)]

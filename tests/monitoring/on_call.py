@@ -390,7 +390,7 @@ COURSES: tuple[Course, ...] = (
                 "microBatch",
                 "b",
                 ("sink",),
-                ("Micro-batch 1, of 3 records, planned at", "has not been committed for 1", "the sink or the state"),
+                ("Micro-batch 1, of 3 records, planned at", "has not been committed for ", "the sink or the state"),
             ),
             Situation(
                 "the sink fails",

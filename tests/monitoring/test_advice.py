@@ -10,7 +10,7 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.monitoring.advice import advice_on
+from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.report import WatermarkReport
 from tests.monitoring.situations import SECOND, Situation, at, records
 
@@ -85,7 +85,7 @@ def test_a_backlog_that_shrinks_needs_no_larger_read_limit(tmp_path: Path) -> No
     for _ in range(6):
         query.run(1)
     (source,) = query.explain().sources
-    assert source.report.explanation.cause == "rows"
+    assert source.report.cause == "rows"
     assert "Nothing to do where it shrinks" in advice(query)["maxRowsPerTrigger"]
 
 
@@ -144,7 +144,7 @@ def test_no_shorter_timeout_is_advised_where_the_watermark_would_leap_into_the_f
     second = iter(range(3, 100))
     query.let_pass(10, lambda: query.source.go_on("b", at(next(second))))
     (source,) = query.explain().sources
-    assert (source.report.explanation.cause, source.report.explanation.held_by) == ("silent", ("a",))
+    assert (source.report.cause, source.report.explanation.held_by) == ("silent", ("a",))
     assert "Split 'b' is at 2074-12-31" in source.report.sentence
     found = advice(query)
     assert set(found) == {"maxFutureSkew"}
@@ -163,7 +163,7 @@ def test_a_backlog_that_is_only_being_found_is_not_said_to_grow_for_ever(tmp_pat
         query.source.go_on("a", *records(range(second, second + 20)))
     query.run(1)
     (source,) = query.explain().sources
-    assert source.report.explanation.cause == "rows"
+    assert source.report.cause == "rows"
     assert "Nothing to do where it shrinks" in advice(query)["maxRowsPerTrigger"]
 
 
@@ -174,10 +174,10 @@ def test_late_records_that_are_routed_are_said_to_be_kept() -> None:
         explanation = Explanation(at(20), at(40), at(40), (split._replace(late=late),), routes_late=routes_late)
         return WatermarkReport.from_json(WatermarkReport("aligned_files", late, explanation).to_json())
 
-    (routed,) = advice_on([joined(0, True), joined(2, True)])
+    (routed,) = advice_on([joined(0, True).explanation, joined(2, True).explanation])
     assert "They are kept: late_records(frame, checkpoint) reads them" in routed.text
     assert "late=route" not in routed.text
-    (kept,) = advice_on([joined(0, False), joined(2, False)])
+    (kept,) = advice_on([joined(0, False).explanation, joined(2, False).explanation])
     assert "late=route keeps such records" in kept.text
 
 
@@ -188,7 +188,7 @@ def test_retention_that_comes_near_is_named_with_the_time_left_in_the_progress_t
         assert written["metrics"]["retentionSecondsLeft"] == str(left_s)
         return WatermarkReport.from_json(written)
 
-    (found,) = [one for one in advice_on([report(7200)]) if "retention" in one.text]
+    (found,) = [one for one in advice_on([report(7200).explanation]) if "retention" in one.text]
     assert found.option == "source"
     assert "still to be read in 2 h, and the query then fails: raise retention.ms" in found.text
-    assert not [one for one in advice_on([report(90_000)]) if "retention" in one.text]
+    assert not [one for one in advice_on([report(90_000).explanation]) if "retention" in one.text]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
-from alignment.sentence import sentence
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.monitoring.causes.answer import sentence
 from streaming_source.monitoring.report import WatermarkReport, facts_of, report_of_offset
 from tests.examples import examples
 

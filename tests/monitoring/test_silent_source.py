@@ -13,8 +13,8 @@ from alignment.combine import SplitStatus
 from alignment.explain import Explanation, SplitExplanation, WaitsFor
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source import explain, read_stream
+from streaming_source.monitoring.query_advice import on_silent_source
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.monitoring.silent_source import on_silent_source
 from tests.spark.support import SECOND, T0, eventually, write_file
 
 

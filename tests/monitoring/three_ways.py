@@ -43,7 +43,9 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course], log: Path 
             for situation in course.situations:
                 if situation.act is not None:
                     situation.act(calls[at])
-                found += _await_answer(calls[at], partial(_look, calls[at], situation, log), _PATIENCE_S)
+                wrong = _await_answer(calls[at], partial(_look, calls[at], situation, log), _PATIENCE_S)
+                print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
+                found += wrong
             calls[at].close()
     finally:
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
@@ -122,4 +124,6 @@ def _wrong_in_the_log(on_call: OnCall, situation: Situation, log: str) -> list[s
 if __name__ == "__main__":
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    print(*run(session.getOrCreate(), Path(sys.argv[1]), COURSES, Path(sys.argv[2])), sep="\n")
+    # Its progress bar would stand before lines of the log.
+    session = session.config("spark.ui.showConsoleProgress", "false")
+    sys.exit(bool(run(session.getOrCreate(), Path(sys.argv[1]), COURSES, Path(sys.argv[2]))))

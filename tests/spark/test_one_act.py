@@ -26,7 +26,7 @@ from streaming_source import (
 from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.explained import explain_checkpoint
-from streaming_source.monitoring.second_watermark import ALLOW_MULTIPLE
+from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     SECOND,

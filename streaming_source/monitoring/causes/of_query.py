@@ -1,0 +1,190 @@
+"""Causes of the query and its micro-batches: it has failed, was stopped, has ended, or works on one for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from alignment.durations import format_duration
+from alignment.explain import Cause, Explanation, LastBatch
+from alignment.sentence import counted, duration_text, moment, named
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.monitoring.causes.rule import Advice, Rule
+
+__all__ = ["ENDED", "FAILED", "LONG_BATCH", "SLOW_BATCHES", "STOPPED", "UNREAD"]
+
+_CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
+"""Of Spark's error where two queries write one checkpoint."""
+
+
+def _has_failed(explanation: Explanation) -> bool:
+    return explanation.end is not None and explanation.end.error is not None
+
+
+def _says_end(explanation: Explanation) -> str:
+    """That the query does not run, why, and what it has left behind."""
+    end, batch = explanation.end, explanation.batch
+    assert end is not None
+    at = "" if end.at_us is None else f" at {moment(end.at_us)}"
+    text = "The query does not run any more."
+    if end.error is not None:
+        text = f"The query has failed{at}: {end.error.rstrip('.')}."
+    elif end.overdue is not None:
+        text = (
+            f"The query does not run any more, or cannot reach its source: no micro-batch announces that split "
+            f"{end.overdue!r} has become idle."
+        )
+    elif end.other_pid is not None:
+        text = f"This run of the query has ended{at}; another one goes on with its checkpoint, process {end.other_pid}."
+    elif end.pid is not None:
+        text = f"The query does not run any more: its planner, process {end.pid}, has ended{at}."
+    if batch is not None and batch.done_us is None:
+        planned = moment(batch.planned_us, end.at_us)
+        text += (
+            f" {_named_batch(batch).capitalize()}, planned at {planned}, is not committed: the next run reads it again."
+        )
+        if end.error is None and end.pid is not None:
+            text += " The query has failed in it, or was stopped: the log of the driver has the error."
+    behind = sum(split.behind for split in explanation.splits)
+    if explanation.watermark > MIN_WATERMARK:
+        text += f" Its watermark was at {moment(explanation.watermark)}, with {behind:,} known records unread."
+    return text
+
+
+def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    end = reports[-1].end
+    assert end is not None
+    mend = "Start" if end.error is None else "Mend what the error names, and start"
+    again = "it goes on behind the last micro-batch that was committed, and loses nothing"
+    text = f"{mend} the query again with the same checkpointLocation: {again}."
+    is_concurrent = end.error is not None and any(words in end.error for words in _CONCURRENT)
+    if is_concurrent or end.other_pid is not None:
+        text = (
+            "Do not start this one again: another query goes on with the same checkpoint, and one of two fails or is "
+            "stopped. If both are wanted give each a checkpointLocation of its own."
+        )
+    elif end.is_gone:
+        text = (
+            "The checkpoint is gone: its directory offsets/ is not there any more. Bring it back if it can be. A start "
+            "without it begins anew, at micro-batch 0, and reads all again: a sink that knows the numbers of "
+            "micro-batches (files, Delta) skips those that it has, so give the query a new checkpointLocation and an "
+            "empty place to write to."
+        )
+    elif end.is_gone is None:
+        text = (
+            f"{mend} the query again with the same checkpointLocation, if its directory offsets/ is still there: "
+            f"{again}. Without it the query begins anew."
+        )
+    yield Advice("query", text)
+
+
+FAILED: Final = Rule(Cause.FAILED, _has_failed, _says_end, _start_again)
+
+ENDED: Final = Rule(
+    Cause.ENDED,
+    lambda explanation: explanation.watermark == MAX_WATERMARK,
+    lambda _: "The source has ended: it lets every window close.",
+)
+
+STOPPED: Final = Rule(
+    Cause.STOPPED,
+    lambda explanation: explanation.end is not None and not explanation.is_draining,
+    _says_end,
+    _start_again,
+)
+
+
+def _is_long(explanation: Explanation) -> bool:
+    batch = explanation.batch
+    return batch is not None and batch.done_us is None and explanation.batch_takes_us is not None
+
+
+def _behind_the_batch(explanation: Explanation) -> str:
+    if explanation.watermark == MIN_WATERMARK:
+        return "."
+    return f". Behind this micro-batch the watermark is at {moment(explanation.watermark)}."
+
+
+def _says_long(explanation: Explanation) -> str:
+    batch, took_us = explanation.batch, explanation.batch_takes_us
+    assert batch is not None
+    assert took_us is not None
+    return (
+        f"{_named_batch(batch).capitalize()}, planned at {moment(batch.planned_us)}, has not been committed for "
+        f"{duration_text(took_us)}: until then nothing more is planned, and the watermark does not move"
+        f"{_behind_the_batch(explanation)}"
+    )
+
+
+def _look_at_the_sink(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    yield Advice(
+        "sink",
+        "Nothing is planned, and no split becomes idle, until Spark has committed it. Look at the sink or the "
+        "state: the Spark UI has the stage that runs. If no query has this checkpoint at work any more, start it "
+        "again: it reads this micro-batch once more.",
+    )
+
+
+LONG_BATCH: Final = Rule(Cause.MICRO_BATCH, _is_long, _says_long, _look_at_the_sink)
+
+
+def _says_slow(explanation: Explanation) -> str:
+    batch, took_us = explanation.batch, explanation.batch_takes_us
+    assert batch is not None
+    assert took_us is not None
+    return (
+        f"{_named_batch(batch).capitalize()} took {duration_text(took_us)} from its plan to its commit, and the query "
+        f"spends {batch.share:.0%} of its time so: records wait for Spark{_behind_the_batch(explanation)}"
+    )
+
+
+def _look_at_the_state(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    yield Advice(
+        "sink",
+        "Splits wait for Spark, not Spark for splits. Look at the sink or the state: sources[].metrics and "
+        "durationMs of the progress have the time of addBatch. Larger micro-batches cost less where each of them "
+        "is expensive.",
+    )
+
+
+SLOW_BATCHES: Final = Rule(
+    Cause.MICRO_BATCH,
+    lambda explanation: explanation.batch_takes_us is not None,
+    _says_slow,
+    _look_at_the_state,
+)
+
+
+def _leaves_records(explanation: Explanation) -> bool:
+    has_ended = explanation.is_draining and explanation.end is not None
+    return has_ended and any(split.behind for split in explanation.splits)
+
+
+def _says_unread(explanation: Explanation) -> str:
+    left = {split.split_id: split.behind for split in explanation.splits if split.behind}
+    slowest = [split.split_id for split in explanation.setters if split.split_id not in left]
+    text = f"The run has ended and leaves {counted(sum(left.values()), 'record')} unread, of {named(left)}"
+    if explanation.watermark == MIN_WATERMARK:
+        return f"{text}."
+    if slowest:
+        text += f": they are later than split {slowest[0]!r} allows, which may still get earlier ones"
+    return f"{text}. The watermark is at {moment(explanation.watermark)}."
+
+
+def _read_all(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    bounds = reports[-1].bounds
+    drift = bounds.max_drift_us if bounds.max_drift_us is not None else bounds.out_of_orderness_us
+    given = "" if drift is None else f", {format_duration(drift)} now"
+    yield Advice(
+        "maxDrift",
+        f"A later run reads them when the slowest split has come that far, or is idle. To read all in each run "
+        f"raise maxDrift{given}, leave out maxDrift and maxOutOfOrderness, or use the exact watermark.",
+    )
+
+
+UNREAD: Final = Rule(Cause.UNREAD, _leaves_records, _says_unread, _read_all)
+
+
+def _named_batch(batch: LastBatch) -> str:
+    number = "the last micro-batch" if batch.number is None else f"micro-batch {batch.number}"
+    return number if batch.rows is None else f"{number}, of {counted(batch.rows, 'record')}"

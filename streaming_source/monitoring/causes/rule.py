@@ -1,0 +1,88 @@
+"""What a cause is: its condition, its sentence, and its advice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
+from alignment.sentence import duration_text, moment
+from alignment.watermarks import MIN_WATERMARK
+
+__all__ = ["Advice", "Advise", "Rule", "because", "becomes_idle", "first_waits", "records_outside", "where"]
+
+_STANDING_US: Final = 1_000_000
+"""A watermark that has not moved for less than this *is* somewhere; after that it *stands* there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What was seen, and what to do about it.
+
+    `option` is the option to change, or else `query`, `sink`, `source`, or `data` where the records themselves are
+    wrong.
+    """
+
+    option: str
+    text: str
+
+
+Advise = Callable[[Sequence[Explanation]], Iterator[Advice]]
+"""Advice from the explanations of a source, oldest first: some look for what grows or repeats."""
+
+
+def _no_advice(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    yield from ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A cause: whether it `applies`, if none before it does, what it `says` of the watermark, and what it `advises`.
+
+    A rule without a cause only advises: `always`, whatever the cause is.
+    """
+
+    cause: Cause | None = None
+    applies: Callable[[Explanation], bool] = lambda _: False
+    says: Callable[[Explanation], str] = lambda _: ""
+    advises: Advise = _no_advice
+    always: Advise = _no_advice
+
+
+def first_waits(explanation: Explanation, waits_for: WaitsFor) -> bool:
+    """Return whether the first split that holds the watermark waits for this."""
+    return bool(explanation.holders) and explanation.holders[0].waits_for is waits_for
+
+
+def where(explanation: Explanation, *, stands: bool = True) -> str:
+    """Where the watermark is: the beginning of most sentences."""
+    if explanation.watermark == MIN_WATERMARK:
+        return "There is no watermark yet"
+    stands &= explanation.at_us - explanation.stands_since_us >= _STANDING_US
+    return f"The watermark {'stands' if stands else 'is'} at {moment(explanation.watermark)}"
+
+
+def because(explanation: Explanation, why: str, idle: str | None = None) -> str:
+    """Return that the watermark is there because of what the first split that holds it does, and when it is `idle`."""
+    first, others = explanation.holders[0], len(explanation.holders) - 1
+    holder = f"split {first.split_id!r}" + (f" (and {others} more)" if others else "")
+    idle = becomes_idle(explanation, first) if idle is None else idle
+    return f"{where(explanation)} because {holder} {why}{idle}."
+
+
+def becomes_idle(explanation: Explanation, holder: SplitExplanation, never: str = "") -> str:
+    """When a split that holds the watermark is idle; `never` if it is not going to be."""
+    idle_at_us, near_us = explanation.idle_at_us(holder), explanation.at_us
+    if idle_at_us is None:
+        return never if explanation.bounds.idle_timeout_us is None else ""
+    if explanation.is_draining:
+        return f"; it is idle in the first run that begins after {moment(idle_at_us, near_us)}"
+    if idle_at_us <= near_us:
+        return "; it is idle as soon as the query looks again"
+    return f"; it becomes idle in {duration_text(idle_at_us - near_us)}, at {moment(idle_at_us, near_us)}"
+
+
+def records_outside(explanation: Explanation) -> int:
+    """How many records lie outside of the range of event times."""
+    return dict(explanation.metrics).get("outOfRangeRecords", 0)
