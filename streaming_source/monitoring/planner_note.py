@@ -1,8 +1,8 @@
 """What a planner knows and its checkpoint does not: its last report, its error, and whether it runs.
 
-A checkpoint is written when a micro-batch is planned, and Spark tells no planner where it is. So each planner leaves a
+A checkpoint is written when a micro-batch is planned, and no planner knows where it is. So each planner leaves a
 *note* on its machine, whose name the offsets have, and who reads the checkpoint there finds it. The planner locks the
-file: a lock that nobody holds is of a process that has ended, however it did.
+file: one that is not locked is of a process that has ended, however it did.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
 splits, positions and event times, as the log of the driver does. A note that is a week old is removed.
@@ -46,7 +46,7 @@ _SHOWN: Final = 600
 class PlannerNote:
     """What one planner process left under a `name`: its last `report`, None before any, and what it failed with.
 
-    It was written at `at_us`, processing time, by a planner of what `reads` says. It `runs` while its process does, and
+    It was written at `at_us`, processing time, by a planner of what it `reads`. It `runs` while its process does, and
     it `was_closed` if Spark ended it, as it does with every query that ends.
     """
 
@@ -89,7 +89,7 @@ class Writer:
             self._write()
 
     def report(self, report: WatermarkReport, written: Mapping[str, Any]) -> None:
-        """Leave a report, whose JSON is at hand, unless the last one is of this second and says the same."""
+        """Leave a report, whose JSON is at hand, unless the last one is of this second, with the same cause."""
         cause = report.sequence, written["cause"], written["heldBy"]
         if self._locked < 0 or (cause == self._cause and time.monotonic() < self._due_s):
             return
