@@ -10,8 +10,8 @@ the offset's splits: splits with some wait for `waitsFor`, the others for record
 not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid`, `far` and
 `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
 `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
-of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late, `late`
-is the option, if that is `route`, and `note` names the notes of the query's planners: see `planner_note`.
+of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late,
+`late` is the option, if that is `route`, and `note` names the notes of the query's planners: see `planner_note`.
 """
 
 from __future__ import annotations

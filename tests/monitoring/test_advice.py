@@ -44,7 +44,7 @@ def test_a_record_far_behind_the_others_that_is_not_read_yet_is_named_from_the_f
         for explained in (query.run(1).explain(), query.explain_checkpoint()):
             text = " ".join(str(explained).split())
             assert "because split 'a' has a record that is not read yet, at position 60, of 2025-12-20" in text
-            assert explained.sources[0].report.explanation.cause is Cause.EARLIER
+            assert explained.sources[0].report.cause is Cause.EARLIER
             (advice,) = explained.sources[0].advice
             assert advice.option == "lateness"
             assert "To have them earlier set lateness=bounded" in advice.text

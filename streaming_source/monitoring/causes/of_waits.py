@@ -197,26 +197,39 @@ def _read_more_at_once(reports: Sequence[Explanation]) -> Iterator[Advice]:
 HORIZON: Final = Rule(Cause.HORIZON, _is_at_the_horizon, _says_horizon, _read_more_at_once)
 
 
+def _growing(reports: Sequence[Explanation]) -> list[Explanation]:
+    """The micro-batches, the last one first, in which the backlog grew beyond the read limit; none if it does not."""
+    limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
+    if len(limited) < _LONG or limited[0].at_us - limited[-1].at_us < _LONG_US:
+        return []
+    # In both halves: a backlog that is found in the first one does not come in.
+    first, middle, last = map(_backlog, (limited[-1], limited[len(limited) // 2], limited[0]))
+    return limited if first < middle < last else []
+
+
+def _backlog(explanation: Explanation) -> int:
+    return sum(split.behind for split in explanation.splits)
+
+
 def _raise_the_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
     """Whether more comes in than the read limit lets through."""
-    max_rows = reports[-1].bounds.max_rows
-    limited = list(takewhile(lambda one: any(s.waits_for is WaitsFor.ROWS for s in one.splits), reversed(reports)))
-    if max_rows is None or not limited:
+    max_rows, growing = reports[-1].bounds.max_rows, _growing(reports)
+    if max_rows is None or not growing:
         return
-    # In both halves: a backlog that is found in the first one does not come in.
-    middle = limited[len(limited) // 2]
-    behind = [sum(split.behind for split in report.splits) for report in (limited[-1], middle, limited[0])]
-    grows = behind[0] < behind[1] < behind[2] and limited[0].at_us - limited[-1].at_us >= _LONG_US
-    if len(limited) >= _LONG and grows:
-        read = sum(report.batch.rows or 0 for report in limited[:-1] if report.batch is not None)
-        come = -(-(behind[2] - behind[0] + read) // (len(limited) - 1))
-        yield Advice(
-            "maxRowsPerTrigger",
-            f"The backlog has grown from {behind[0]:,} to {behind[2]:,} records in {len(limited) - 1} micro-batches of "
-            f"at most {max_rows:,}: about {come:,} come in from one to the next, so this query does not catch up as it "
-            f"is. Give a maxRowsPerTrigger of more than {come:,}, or trigger more often.",
-        )
-    elif first_waits(reports[-1], WaitsFor.ROWS):
+    before, now = _backlog(growing[-1]), _backlog(growing[0])
+    read = sum(report.batch.rows or 0 for report in growing[:-1] if report.batch is not None)
+    come = -(-(now - before + read) // (len(growing) - 1))
+    yield Advice(
+        "maxRowsPerTrigger",
+        f"The backlog has grown from {before:,} to {now:,} records in {len(growing) - 1} micro-batches of at most "
+        f"{max_rows:,}: about {come:,} come in from one to the next, so this query does not catch up as it is. Give a "
+        f"maxRowsPerTrigger of more than {come:,}, or trigger more often.",
+    )
+
+
+def _read_sooner(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    max_rows = reports[-1].bounds.max_rows
+    if max_rows is not None and not _growing(reports):
         yield Advice(
             "maxRowsPerTrigger",
             f"Micro-batches of at most {max_rows:,} records read the backlog in order of event times. Nothing to "
@@ -230,6 +243,7 @@ ROWS: Final = Rule(
     lambda explanation: because(
         explanation, f"has {counted(explanation.holders[0].behind, 'record')} left that the read limit did not admit"
     ),
+    _read_sooner,
     always=_raise_the_limit,
 )
 
