@@ -144,6 +144,11 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """Whether a record can be read again after its micro-batch is committed; not where this source cleans up."""
         return True
 
+    @property
+    def reads_zoneless_times(self) -> bool:
+        """Whether a zone has to be known before it reads, as times may lack one; by default if `in_zone` changes it."""
+        return self.in_zone("UTC") is not self
+
     def in_zone(self, zone: str) -> Source[SplitT, CheckpointT]:
         """The source with times that are written without a zone in this one; by default it reads none of these."""
         return self

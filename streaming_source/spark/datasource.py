@@ -192,7 +192,7 @@ class AlignedDataSource:
         """Refuse zoneless times without a known zone: only the user's program can read the session's zone."""
         if self.zone_is_known:
             return
-        read = [field.type for field in no_rows.schema if self.source.in_zone(UTC) is not self.source]
+        read = [field.type for field in no_rows.schema if self.source.reads_zoneless_times]
         assigner = strategy.timestamp_assigner
         made = [column_at(no_rows, assigner.column).type] if isinstance(assigner, FieldTimestampAssigner) else []
         if any(map(pa.types.is_timestamp, read)) or any(map(may_lack_zone, made)):

@@ -22,6 +22,7 @@ from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.spark_delta import jars_of_delta
+from tests.delta.test_refused import shallow_clone
 from tests.kafka.artifacts import ArtifactsMissingError
 
 HOUR = 3600 * SECOND
@@ -191,6 +192,34 @@ def test_a_version_whose_log_was_cleaned_up_is_named(audited_table: tuple[Path, 
     found = audit(root)
 
     assert "the table's log was cleaned up" in str(found)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_a_commit_with_a_separator_of_lines_in_a_text_is_one_line(
+    audited_table: tuple[Path, naive.Run], separator: str
+) -> None:
+    root, _ = audited_table
+    log = sorted((root / "table/_delta_log").glob("*.json"))[-1]
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["userMetadata"] = f"a{separator}b"
+    log.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions))
+
+    assert audit(root).read == 900
+
+
+@pytest.mark.parametrize("prefix", ["file:", "file://", ""])
+def test_the_files_of_a_shallow_clone_are_counted_where_they_are(tmp_path: Path, prefix: str) -> None:
+    clone, times = shallow_clone(tmp_path, prefix, deleted=True), [n * SECOND for n in (0, 1, 2, 4)]
+    opened = deltalake.DeltaTable(str(clone))
+    done = naive.run(QUERY, [[("0", [77 * SECOND]), ("1", times)], []])
+    offsets = [offset(str(opened.metadata().id), opened.version() + 1, -1, snapshot=False)] * 2
+    write_checkpoint(tmp_path / "checkpoint", done, offsets)
+
+    found = streaming_source.audit(str(tmp_path / "checkpoint"), window="1 hour", mode="append", source=str(clone))
+
+    assert (found.read, found.unknown, found.dropped) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("configuration", [{}, {"delta.columnMapping.mode": "name"}])

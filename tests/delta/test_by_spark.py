@@ -137,6 +137,12 @@ def test_a_partition_column_of_moments_is_the_event_time() -> None:
     assert times(done)[1:] == at(*range(6))
 
 
+def test_a_partition_column_of_moments_in_the_zone_of_a_session_is_read_in_it() -> None:
+    done = harness(TABLES / "by_local_moment", {"time_zone": "America/New_York"}, max_rows=1)
+    done.run()
+    assert times(done)[1:] == at(*range(6))
+
+
 def test_variants_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedOperationError, match=r"needs a reader that understands variantType.*: columns of"):
         DeltaSource(str(TABLES / "variant")).schema()

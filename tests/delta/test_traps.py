@@ -17,7 +17,14 @@ from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables import enumerator
-from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError, SchemaError
+from streaming_source.exceptions import (
+    DataLossError,
+    FileGoneError,
+    MalformedDataError,
+    OptionError,
+    SchemaError,
+    UnsupportedOperationError,
+)
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, read_all, rows, times
 
@@ -37,6 +44,66 @@ def test_partition_columns_are_typed_and_may_be_the_event_time(tmp_path: Path) -
     done.run()
     order = [batch.all_records[0].time_us for batch in done.batches if batch.all_records]
     assert [time // (86_400 * SECOND) - 19_723 for time in order[1:]] == [0, 1, 2]
+
+
+BY_DAYS = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner("ts")
+
+
+def in_zones(path: Path, *texts: str | None) -> None:
+    """A table of a row each, which is partitioned by its moment, as this text in the log."""
+    for number, text in enumerate(texts):
+        at = pa.array([None if text is None else 1_700_000_000 * SECOND + number], pa.timestamp("us", "UTC"))
+        table = pa.table({"ts": at, "n": [number]})
+        deltalake.write_deltalake(str(path), table, mode="append", partition_by=["ts"])
+        log = path / "_delta_log" / f"{number:020}.json"
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            if "add" in action:
+                action["add"]["partitionValues"]["ts"] = text
+        log.write_text("\n".join(map(json.dumps, actions)))
+
+
+NEW_YORK = "America/New_York"
+NOON = 1_700_049_600
+
+
+@pytest.mark.parametrize("is_snapshot", [True, False])
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_moments_of_partitions_without_a_zone_are_in_that_of_the_session(
+    tmp_path: Path, is_snapshot: bool, has_checkpoint: bool
+) -> None:
+    """Spark writes them so in the zone of its session, before it writes them in UTC with a Z."""
+    texts = ("2023-11-15 07:00:00.000001", "2023-11-15T12:00:00.000002Z", "2023-11-15 07:00:00", None)
+    in_zones(tmp_path, *texts)
+    if has_checkpoint:
+        deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
+    options: dict[str, object] = {} if is_snapshot else {"starting_version": 0}
+
+    done = harness(tmp_path, {"time_zone": NEW_YORK, **options}, strategy=BY_DAYS)
+    done.run()
+    done.restart()
+
+    assert times(done)[1:] == [NOON * SECOND, NOON * SECOND + 1, NOON * SECOND + 2]
+    in_utc = harness(tmp_path, {"time_zone": "UTC", **options}, strategy=BY_DAYS)
+    in_utc.run()
+    assert times(in_utc)[1:] == [(NOON - 5 * 3600) * SECOND, (NOON - 5 * 3600) * SECOND + 1, NOON * SECOND + 2]
+    unknown = harness(tmp_path, options, strategy=BY_DAYS)
+    with pytest.raises(OptionError, match=r"option timeZone is missing: .* 'ts' has times without a zone, as '2023"):
+        unknown.run()
+    # Whoever does not read them needs no zone.
+    without = harness(tmp_path, {"columns": ("n",), **options}, strategy=WatermarkStrategy.no_watermarks())
+    without.run()
+    assert len(times(without)) == 4
+
+
+def test_a_moment_of_partitions_with_a_zone_and_without_is_refused_but_in_utc(tmp_path: Path) -> None:
+    in_zones(tmp_path, "2023-11-15 12:00:00", "2023-11-15T12:00:00.000000Z")
+    done = harness(tmp_path, {"time_zone": NEW_YORK}, strategy=BY_DAYS)
+    with pytest.raises(UnsupportedOperationError, match=r"'ts' has both '2023-11-15.*' and '2023.* Set timeZone = UTC"):
+        done.run()
+    done = harness(tmp_path, {"time_zone": "UTC"}, strategy=BY_DAYS)
+    done.run()
+    assert times(done) == [NOON * SECOND] * 2
 
 
 def test_columns_under_other_names_are_found(tmp_path: Path) -> None:

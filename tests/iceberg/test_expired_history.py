@@ -6,7 +6,6 @@ Of a stream, an audit and a checkpoint that is taken over. The model is a list o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tests.examples import examples
 from tests.iceberg.commits import compact, expire_as_java
 from tests.iceberg.tables import SECOND, append, create, harness, later, properties_in, rows, times
 from tests.iceberg.test_take_over import checkpoint, taken_over
+from tests.tables.reading import outcome_of
 
 APPEND, COMPACT, LOOK, RESTART = "append", "compact", "look", "restart"
 
@@ -72,14 +72,6 @@ class History:
     def is_known_after(self, read: int) -> bool:
         """Whether no snapshot is lost behind the first `read` ones; the last one read may be needed as a parent."""
         return self.expired.isdisjoint(self.snapshots[max(read - 1, 0) :])
-
-
-def outcome_of(read: Callable[[], object]) -> object:
-    """What was read, or the error in its place."""
-    try:
-        return read()
-    except (DataLossError, OptionError) as error:
-        return error
 
 
 def made(folder: Path) -> History:

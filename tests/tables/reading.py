@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,10 @@ import pyarrow as pa
 from alignment import WatermarkStrategy
 from streaming_source.api import SourceReaderContext, SplitsAddition
 from streaming_source.connectors.tables.source import TableSource
+from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.testing import SourceHarness
 
-__all__ = ["SECOND", "STRATEGY", "read_all", "rows", "times"]
+__all__ = ["SECOND", "STRATEGY", "outcome_of", "read_all", "rows", "times"]
 
 SECOND = 1_000_000
 
@@ -28,6 +29,14 @@ def rows(times_us: Sequence[int | None], kind: pa.DataType | None = None, **colu
 def times(done: SourceHarness) -> list[int]:
     """Event times of all records that a query has read, sorted."""
     return sorted(time for records in done.records().values() for _, time in records)
+
+
+def outcome_of(read: Callable[[], object]) -> object:
+    """What was read, or the error in its place."""
+    try:
+        return read()
+    except (DataLossError, OptionError) as error:
+        return error
 
 
 def read_all(source: TableSource, strategy: WatermarkStrategy = STRATEGY) -> pa.Table:

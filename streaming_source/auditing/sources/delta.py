@@ -23,6 +23,7 @@ from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 from streaming_source.connectors.delta.columns import DeltaColumns
+from streaming_source.connectors.delta.commits import Commit, path_in_table, read_commit
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
 from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
@@ -179,7 +180,7 @@ class DeltaTableSource(AuditedSource):
     def _blocks(self, added: _Added) -> Iterator[TimeBlock]:
         if added.unreadable is not None:
             raise DataLossError(added.unreadable)
-        path = posixpath.join(self._root, unquote(added.path))
+        path = posixpath.join(self._root, path_in_table(added.path))
         file = StoredFile(self._filesystem, DataFile(path, stored=self._columns.stored, origin=self.name))
         if added.deleted is not None:
             begin = 0
@@ -269,26 +270,18 @@ class DeltaTableSource(AuditedSource):
     def _version(self, version: int) -> list[_Added]:
         """Return the files that a version added as data, in the order of its commit."""
         if version not in self._added:
-            name = f"_delta_log/{version:020d}.json"
-            try:
-                with self._filesystem.open_input_stream(f"{self._root}/{name}") as stream:
-                    lines = bytes(stream.read()).decode().splitlines()
-            except FileNotFoundError:
+            commit = read_commit(self._filesystem, self._root, version)
+            if commit is None:
+                name = f"_delta_log/{version:020d}.json"
                 gone = f"{self.name}/{name} is not there any more: the table's log was cleaned up"
                 self._added[version] = [_Added(_At(version, 0, is_snapshot=False), name, unreadable=gone)]
-                return self._added[version]
-            actions = [json.loads(line) for line in lines if line]
-            adds, removes = (
-                [action[kind] for action in actions if kind in action and action[kind].get("dataChange", True)]
-                for kind in ("add", "remove")
-            )
-            self._added[version] = self._added_beside(removes, version, adds)
+            else:
+                self._added[version] = self._added_beside(commit)
         return self._added[version]
 
-    def _added_beside(
-        self, removes: Sequence[Mapping[str, Any]], version: int, adds: Sequence[Mapping[str, Any]]
-    ) -> list[_Added]:
-        """Return the files that a version added, if the query read what a version with these removed files adds."""
+    def _added_beside(self, commit: Commit) -> list[_Added]:
+        """Return the files that a version added, if the query read what a version that takes rows away adds."""
+        version, adds, removes = commit.version, commit.new_files, commit.removes_data
         if removes and self._skips_changes:
             return []
         places = [_At(version, number, is_snapshot=False) for number in range(len(adds))]

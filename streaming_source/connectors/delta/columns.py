@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -13,10 +13,11 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from alignment import arrow_compute as pc
+from alignment.arrow_times import UTC, parse_iso8601
 from streaming_source.data_files.file import StoredColumn
-from streaming_source.exceptions import MalformedDataError, SchemaError
+from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
-__all__ = ["DeltaColumns", "check_change"]
+__all__ = ["HAS_ZONE", "DeltaColumns", "check_change", "is_moment"]
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _MODE: Final = "delta.columnMapping.mode"
@@ -27,12 +28,14 @@ class DeltaColumns:
     """The columns of one version.
 
     `schema_json` is the schema as the log has it, `partition_columns` are those in the names of directories,
-    `configuration` the table's properties.
+    `configuration` the table's properties. `zone` is that of times of partitions that are written without one; None
+    if it is not known.
     """
 
     schema_json: str
     partition_columns: tuple[str, ...] = ()
     configuration: tuple[tuple[str, str], ...] = ()
+    zone: str | None = None
 
     @staticmethod
     def of_action(metadata: Mapping[str, Any]) -> DeltaColumns:
@@ -41,11 +44,11 @@ class DeltaColumns:
         return DeltaColumns(metadata["schemaString"], tuple(metadata.get("partitionColumns") or ()), configuration)
 
     @staticmethod
-    def of_table(table: DeltaTable) -> DeltaColumns:
+    def of_table(table: DeltaTable, zone: str | None = None) -> DeltaColumns:
         """Take them from the version that is loaded."""
         metadata = table.metadata()
         configuration = tuple(sorted(metadata.configuration.items()))
-        return DeltaColumns(table.schema().to_json(), tuple(metadata.partition_columns), configuration)
+        return DeltaColumns(table.schema().to_json(), tuple(metadata.partition_columns), configuration, zone)
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -85,34 +88,52 @@ class DeltaColumns:
 
     # ---- partition values --------------------------------------------------------------------------------------------
 
-    def given(self, values: Mapping[str, str | None], path: str) -> dict[str, pa.Scalar]:
-        """Return the columns of a partition by their names for users, from the texts in the log."""
-        return {
-            name: self._value(name, values.get(self.physical([name])[0], values.get(name)), path)
-            for name in self.partition_columns
-        }
+    def given(self, values: Mapping[str, str | None], path: str, read: Collection[str]) -> dict[str, pa.Scalar]:
+        """Return those columns of a file's partition that are read by their names for users, from the log's texts."""
+        return {name: self.values(name, [values], path)[0] for name in self.partition_columns if name in read}
 
-    def _value(self, name: str, text: str | None, path: str) -> pa.Scalar:
-        return _from_texts(pa.array([text], pa.string()), self.schema.field(name).type, name, path)[0]
+    def values(self, name: str, partitions: Sequence[Mapping[str, str | None]], path: str) -> pa.Array:
+        """Return a column of partitions, from the texts in the log; `path` is a file of them."""
+        stored, kind = self.physical([name])[0], self.schema.field(name).type
+        texts = pa.array([values.get(stored, values.get(name)) for values in partitions], pa.string())
+        # The protocol writes null as an empty text too.
+        texts = pc.if_else(pc.equal(texts, ""), None, texts)
+        try:
+            return self._moments(name, texts, kind) if is_moment(kind) else _plain(texts, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise MalformedDataError(
+                f"{unquote(path)}: the value of the partition column {name!r} is no {kind}: {error}; correct the table"
+            ) from None
+
+    def _moments(self, name: str, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        """`2024-01-31 10:00:00[.ffffff]` as Spark and deltalake write it, or ISO-8601 with a zone, as newer ones do."""
+        zoneless = pc.invert(pc.match_substring_regex(texts, HAS_ZONE))
+        if self.zone is None and pc.any(zoneless).as_py():
+            example = texts.filter(zoneless)[0].as_py()
+            raise OptionError(
+                f"option timeZone is missing: the partition column {name!r} has times without a zone, as {example!r}, "
+                "and readStream.format does not know that of the session.\nAdd .option('timeZone', 'UTC'), or the zone "
+                "that they are in; or load with read_stream(spark), which takes that of the session"
+            )
+        times, valid = parse_iso8601(texts, self.zone or UTC)
+        if not (known := valid | texts.is_null().to_numpy(zero_copy_only=False)).all():
+            raise pa.ArrowInvalid(texts.filter(pa.array(~known))[0].as_py())
+        return pa.array(times, pa.int64(), mask=~valid).cast(kind)
 
 
-def _from_texts(texts: pa.Array, kind: pa.DataType, name: str, path: str) -> pa.Array:
-    """Values of partitions, as the protocol writes them: an empty text is null."""
-    texts = pc.if_else(pc.equal(texts, ""), None, texts)
-    try:
-        if pa.types.is_timestamp(kind):
-            return _times(texts, kind)
-        return texts.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MalformedDataError(
-            f"{unquote(path)}: the value of the partition column {name!r} is no {kind}: {error}; correct the table"
-        ) from None
+HAS_ZONE: Final = r"(?i)(Z|[+-]\d\d:?(\d\d)?)$"
+"""What the text of a time with a zone ends with."""
 
 
-def _times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    # `2024-01-31 10:00:00[.ffffff]`, or ISO-8601 with a Z; without a zone it is UTC.
-    plain = pc.replace_substring_regex(texts, r"(?i)(Z|\+00:?00)$", "")
-    return plain.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.timestamp("us", kind.tz))
+def is_moment(kind: pa.DataType) -> bool:
+    """Whether a column is of moments, and not of local times."""
+    return pa.types.is_timestamp(kind) and kind.tz is not None
+
+
+def _plain(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        texts = pc.replace_substring_regex(texts, r"(?i)(Z|\+00:?00)$", "")
+    return texts.cast(kind)
 
 
 def _bare(field: pa.Field) -> pa.Field:

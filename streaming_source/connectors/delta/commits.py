@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Final
 from urllib.parse import unquote
 
 from pyarrow import fs
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Commit", "checkpoint_version", "latest_protocol", "log_path", "path_in_table", "read_commit"]
+__all__ = ["Commit", "LogFiles", "latest_protocol", "log_path", "path_in_table", "reached_version", "read_commit"]
+
+_READERS: Final = 16
+"""How many commits are read at once where their times are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,8 @@ class Commit:
     """One version in the log: its actions, as the protocol has them.
 
     `adds` and `removes` are of all files, `dataChange` or not. `metadata` and `protocol` are None where it leaves them
-    as they were. `operation` is what its writer calls it, empty where it does not say.
+    as they were. `operation` is what its writer calls it, empty where it does not say; `timestamp_ms` is when it was
+    made, None where it does not say.
     """
 
     version: int
@@ -32,6 +39,7 @@ class Commit:
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
     operation: str = ""
+    timestamp_ms: int | None = None
 
     @property
     def new_files(self) -> list[Mapping[str, Any]]:
@@ -80,21 +88,104 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | 
             else:
                 latest |= action
         info = latest.get("commitInfo") or {}
-        operation = str(info.get("operation") or "")
-        return Commit(version, adds, removes, latest.get("metaData"), latest.get("protocol"), operation)
+        made = info.get("inCommitTimestamp", info.get("timestamp"))
+        return Commit(
+            version,
+            adds,
+            removes,
+            metadata=latest.get("metaData"),
+            protocol=latest.get("protocol"),
+            operation=str(info.get("operation") or ""),
+            timestamp_ms=None if made is None else int(made),
+        )
     except (ValueError, AttributeError, TypeError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
         ) from None
 
 
-def checkpoint_version(filesystem: fs.FileSystem, root: str) -> int:
-    """Return the version of the log's last checkpoint; -1 without one."""
+@dataclass(frozen=True)
+class LogFiles:
+    """What the folder of a log has.
+
+    Attributes
+    ----------
+    commits
+        When the file of each commit was written, in nanoseconds, by version; None where the store does not say.
+    checkpoints
+        Versions that are written down as a whole.
+    """
+
+    commits: Mapping[int, int | None]
+    checkpoints: frozenset[int]
+
+    @staticmethod
+    def listed(filesystem: fs.FileSystem, root: str) -> LogFiles:
+        """List the log. O(its files)."""
+        commits, checkpoints = dict[int, int | None](), set[int]()
+        for entry in filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)):
+            number, _, rest = entry.base_name.partition(".")
+            if number.isdigit() and rest == "json":
+                commits[int(number)] = entry.mtime_ns
+            elif number.isdigit() and rest.startswith("checkpoint."):
+                checkpoints.add(int(number))
+        return LogFiles(commits, frozenset(checkpoints))
+
+    @cached_property
+    def newest(self) -> int:
+        """The newest version; -1 without one."""
+        return max((*self.commits, *self.checkpoints), default=-1)
+
+    @cached_property
+    def oldest_commit(self) -> int:
+        """The version from which on each commit is there, up to the newest one; the next version where none is."""
+        version = self.newest + 1
+        while version - 1 in self.commits:
+            version -= 1
+        return version
+
+    @cached_property
+    def oldest_whole(self) -> int:
+        """The oldest version that can be read as a whole: made of a checkpoint and the commits after it."""
+        if self.oldest_commit == 0:
+            return 0
+        return min((version for version in self.checkpoints if version >= self.oldest_commit - 1), default=self.newest)
+
+    def times_ms(self, filesystem: fs.FileSystem, root: str) -> list[tuple[int, int]]:
+        """Return when each of the newest commits without a gap was made, in milliseconds; they do not go back.
+
+        As the commit says it, else by the time of its file, as in Spark. O(commits), each of which is read.
+
+        Raises
+        ------
+        MalformedDataError
+            If neither is known of a commit.
+        """
+
+        def time_ms(version: int) -> int:
+            commit, written_ns = read_commit(filesystem, root, version), self.commits[version]
+            if commit is not None and commit.timestamp_ms is not None:
+                return commit.timestamp_ms
+            if written_ns is None:
+                raise MalformedDataError(
+                    f"{log_path(root, version)} has no time of its commit, and its store has none of the file; choose "
+                    "a version by its number"
+                )
+            return written_ns // 1_000_000
+
+        versions = range(self.oldest_commit, self.newest + 1)
+        with ThreadPoolExecutor(_READERS) as pool:
+            return list(zip(versions, accumulate(pool.map(time_ms, versions), max), strict=True))
+
+
+def reached_version(filesystem: fs.FileSystem, root: str) -> int:
+    """Return a version that the table has reached, at least that of the last checkpoint. O(1) where there is one."""
     try:
         with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
             return int(json.loads(bytes(stream.read()))["version"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return -1
+        # It need not be named.
+        return LogFiles.listed(filesystem, root).newest
 
 
 def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[str, Any]] | None:
@@ -102,9 +193,7 @@ def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[
 
     For a table that `deltalake` does not open; commits that cannot be read are passed over. O(commits).
     """
-    entries = filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True))
-    versions = (entry.base_name.removesuffix(".json") for entry in entries if entry.base_name.endswith(".json"))
-    for version in sorted((int(name) for name in versions if name.isdigit()), reverse=True):
+    for version in sorted(LogFiles.listed(filesystem, root).commits, reverse=True):
         try:
             commit = read_commit(filesystem, root, version)
         except MalformedDataError:

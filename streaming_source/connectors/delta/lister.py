@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment import arrow_compute as pc
+from alignment.arrow_times import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
-from streaming_source.connectors.delta.columns import DeltaColumns, check_change
-from streaming_source.connectors.delta.commits import Commit, checkpoint_version, path_in_table, read_commit
+from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
+from streaming_source.connectors.delta.commits import Commit, path_in_table, reached_version, read_commit
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
@@ -32,6 +33,9 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Schem
 __all__ = ["DeltaLister", "DeltaRules"]
 
 _log = logging.getLogger(__name__)
+
+_LOOKS: Final = 60
+"""Of so many looks that find nothing one asks whether the log was cleaned up meanwhile; the first one does."""
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a removed file stays, where the table does not say."""
@@ -65,6 +69,8 @@ class DeltaLister:
         Where a fresh query begins, given `table`.
     schema, assigner
         The columns that the query reads, and where its event times are.
+    zone
+        That of times of partitions that are written without one; None if it is not known.
     """
 
     def __init__(
@@ -79,13 +85,14 @@ class DeltaLister:
         rules: DeltaRules,
         schema: pa.Schema,
         assigner: TimestampAssigner,
+        zone: str | None,
     ) -> None:
         self._title, self._filesystem, self._root = title, filesystem, root
         self._open_table, self._locate, self._begin = open_table, locate, begin
         self._rules, self._schema = rules, schema
         self._table_id = str(table.metadata().id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
-        self._columns = DeltaColumns.of_table(table)
+        self._columns = DeltaColumns.of_table(table, zone)
         self._columns_of = table.version()
         self._check_partitions()
         self._opened: deltalake.DeltaTable | None = table
@@ -93,8 +100,7 @@ class DeltaLister:
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted = DeletionVectors(title, open_table)
         self._new_columns = NewColumns(rules.schema_evolution)
-        # Whether the log was looked at for what follows the last version that was read.
-        self._is_followed = False
+        self._empty_looks = 0
 
     @property
     def table_id(self) -> str:
@@ -123,26 +129,52 @@ class DeltaLister:
         table = opened if opened is not None and opened.version() == version else self._open_table(version)
         del opened
         actions = pa.table(table.get_add_actions(flatten=False))
-        table_columns = self._columns
-        low, high, complete = self._statistics.bounds_in_snapshot(actions)
-        partitions: list[Mapping[str, str | None]] | None = None
-        if table_columns.partition_columns:
-            partitions = _texts_of_partitions(actions["partition"], table_columns)
+        partitions: Sequence[Mapping[str, str | None]] = [{}] * actions.num_rows
+        if self._columns.partition_columns:
+            partitions = self._texts_of_partitions(actions["partition"], table)
+        low, high, complete = self._statistics.bounds_in_snapshot(actions, partitions)
         deleted = self._deleted.load(version, table)
         paths = actions["path"].cast(pa.string())
         self._check_deleted(deleted, paths, version)
-        if partitions is None and not deleted:
+        if not self._columns.partition_columns and not deleted:
             detail = pa.array(np.full(len(paths), "", object), pa.string())
         else:
             names = paths.to_pylist()
-            values = partitions if partitions is not None else [{}] * len(names)
             details = (
-                _detail(of, has_deleted=path_in_table(name) in deleted) for name, of in zip(names, values, strict=True)
+                _detail(of, has_deleted=path_in_table(name) in deleted)
+                for name, of in zip(names, partitions, strict=True)
             )
             detail = pa.array(details, pa.string())
         versions = pa.array(np.full(len(paths), version, np.int64))
         columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, complete]
         return pa.Table.from_arrays([as_array(column) for column in columns], schema=LISTED)
+
+    def _texts_of_partitions(
+        self, column: pa.ChunkedArray, table: deltalake.DeltaTable
+    ) -> list[Mapping[str, str | None]]:
+        """The values of partitions as the log writes them, by their names in the log."""
+        partition = as_array(column)
+        names, texts = [], []
+        for field in partition.type:
+            names.append(self._columns.physical([field.name])[0])
+            values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
+            texts.append(self._texts_of_moments(values, field.name, table) if is_moment(field.type) else _texts(values))
+        return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
+
+    def _texts_of_moments(self, values: pa.Array, name: str, table: deltalake.DeltaTable) -> list[str | None]:
+        """Texts with a zone or without one, as the log has them: `deltalake` takes those without for UTC."""
+        texts = pa.array({text for of in table.partitions() if (text := of.get(name))}, pa.string())
+        has_zone = pc.match_substring_regex(texts, HAS_ZONE).to_pylist()
+        by_us = dict[int, tuple[str, bool]]()
+        for us, text, is_zoned in zip(parse_iso8601(texts, UTC)[0].tolist(), texts.to_pylist(), has_zone, strict=True):
+            other, was_zoned = by_us.setdefault(us, (text, is_zoned))
+            if was_zoned != is_zoned and self._columns.zone != UTC:
+                raise UnsupportedOperationError(
+                    f"{self._title}: the partition column {name!r} has both {other!r} and {text!r}, and which of its "
+                    "files have which is not known. Set timeZone = UTC if both are in UTC, or write the rows of one of "
+                    "them again"
+                )
+        return [None if us is None else by_us[us][0] for us in values.cast(pa.int64()).to_pylist()]
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +187,6 @@ class DeltaLister:
             if commit is None:
                 self._check_not_cleaned(version + 1, upto)
                 break
-            self._is_followed = True
             version += 1
             found.append(commit)
         if not found:
@@ -167,12 +198,18 @@ class DeltaLister:
         return Commits(version, pa.concat_tables(added).combine_chunks(), len(found), expiring_ms)
 
     def _check_not_cleaned(self, version: int, upto: int | None) -> None:
-        # A log is cleaned up days later: not under a stream that follows it.
+        """Raise a `DataLossError` if a version that is not in the log was there before."""
         if upto is None:
-            is_followed, self._is_followed = self._is_followed, True
-            # The last checkpoint need not be named.
-            newest = max(self._columns_of, checkpoint_version(self._filesystem, self._root))
-            if is_followed or newest < version:
+            self._empty_looks += 1
+            if self._empty_looks == 1 and version > self._columns_of + 1:
+                raise DataLossError(
+                    f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older "
+                    "state of its log was put in place. Start with a new checkpointLocation, which reads the table as "
+                    "it is now"
+                )
+            if self._empty_looks % _LOOKS != 1:
+                return
+            if max(self._columns_of, reached_version(self._filesystem, self._root)) < version:
                 return
         # It may have been written meanwhile.
         if read_commit(self._filesystem, self._root, version) is None:
@@ -262,7 +299,7 @@ class DeltaLister:
         detail = json.loads(file.detail) if file.detail else {}
         path, name = path_in_table(file.path), file.path
         place = self._place(path, file.version)
-        given = self._columns.given(detail.get("p") or {}, name)
+        given = self._columns.given(detail.get("p") or {}, name, self._schema.names)
         deleted = self._deleted.of(file.version, path) if detail.get("dv") else None
         if detail.get("dv") and deleted is None:
             raise DataLossError(
@@ -310,18 +347,9 @@ class DeltaLister:
             )
 
 
-# ---- partitions ------------------------------------------------------------------------------------------------------
-
-
-def _texts_of_partitions(column: pa.ChunkedArray, columns: DeltaColumns) -> list[Mapping[str, str | None]]:
-    """The values of partitions as the log writes them, by their names in the log."""
-    partition = as_array(column)
-    names, texts = [], []
-    for field in partition.type:
-        names.append(columns.physical([field.name])[0])
-        values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
-        texts.append(values.cast(pa.string()).to_pylist())
-    return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
+def _texts(values: pa.Array) -> list[str | None]:
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts
 
 
 def _detail(values: Mapping[str, str | None], *, has_deleted: bool) -> str:

@@ -18,7 +18,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.delta.commits import latest_protocol
+from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit
 from streaming_source.connectors.delta.lister import DeltaLister, DeltaRules
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
@@ -149,9 +149,13 @@ class DeltaSource(TableSource):
     def title(self) -> str:
         return f"Delta table {without_secrets(self.path)}"
 
+    @property
+    def reads_zoneless_times(self) -> bool:
+        """Of options; whether the values of partitions are such, its lister finds."""
+        return (self.starting_timestamp is not None or self.timestamp_as_of is not None) and self.time_zone is None
+
     def in_zone(self, zone: str) -> DeltaSource:
-        has_use = self.starting_timestamp is not None or self.timestamp_as_of is not None
-        return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
+        return replace(self, time_zone=zone) if self.time_zone is None else self
 
     def for_batch(self) -> DeltaSource:
         """All rows of one version."""
@@ -185,6 +189,7 @@ class DeltaSource(TableSource):
             rules=rules,
             schema=schema,
             assigner=assigner,
+            zone=self.time_zone,
         )
 
     def modification_times(self, version: int) -> dict[str, int]:
@@ -203,7 +208,18 @@ class DeltaSource(TableSource):
         """Load the version that a batch reads, else the newest one."""
         newest = self._open_table(None)
         version = self._batch_version(newest)
-        return newest if version is None else self._open_table(version)
+        if version is None:
+            return newest
+        if version < (oldest := self._log().oldest_whole):
+            name, value = next((name, value) for name, value in self._as_of.items() if value is not None)
+            raise OptionError(
+                f"{name} = {value}: version {version} of {self.title} cannot be read any more, as its log was cleaned "
+                f"up (delta.logRetentionDuration); the oldest that can be is {oldest}: give that, or a later one"
+            )
+        return self._open_table(version)
+
+    def _log(self) -> LogFiles:
+        return LogFiles.listed(*self.root.open())
 
     def _open_table(self, version: int | None) -> deltalake.DeltaTable:
         """Load a version; the newest one for None."""
@@ -268,6 +284,13 @@ class DeltaSource(TableSource):
             return Beginning(version, has_snapshot=False)
         self._check_beginning(table)
         if isinstance(self.starting_version, int):
+            if self.starting_version <= version and self.starting_version < (oldest := self._log().oldest_commit):
+                have = f"the oldest is {oldest}: give that, or" if oldest <= version else "give latest, or"
+                raise OptionError(
+                    f"startingVersion = {self.starting_version}: this version is not in the log of {self.title} any "
+                    f"more, which was cleaned up (delta.logRetentionDuration); {have} leave the option out to begin "
+                    "with the whole table"
+                )
             return Beginning(self.starting_version - 1, has_snapshot=False)
         if self.starting_timestamp is not None:
             first = self._first_version_from("startingTimestamp", self.starting_timestamp)
@@ -283,9 +306,11 @@ class DeltaSource(TableSource):
                 "one of them, or latest"
             )
         if from_time is not None:
-            newest_ms = next((entry["timestamp"] for entry in table.history(1) if "timestamp" in entry), None)
-            if newest_ms is not None and int(newest_ms) * 1000 < self._time_of("starting_timestamp", from_time):
-                raise self._none_so_new("startingTimestamp", from_time)
+            newest = read_commit(*self.root.open(), version)
+            newest_ms = None if newest is None else newest.timestamp_ms
+            if newest_ms is not None and newest_ms * 1000 < self._time_of("starting_timestamp", from_time):
+                # An earlier one may be later, where clocks go back.
+                self._first_version_from("startingTimestamp", from_time)
 
     def _none_so_new(self, name: str, value: datetime | str) -> OptionError:
         return OptionError(
@@ -295,8 +320,7 @@ class DeltaSource(TableSource):
 
     def _commit_times(self) -> list[tuple[int, int]]:
         """Versions whose commits are in the log, with their times in milliseconds, rising."""
-        history = self._open_table(None).history()
-        return sorted((int(entry["version"]), int(entry["timestamp"])) for entry in history if "version" in entry)
+        return self._log().times_ms(*self.root.open())
 
     def _version_at(self, name: str, value: datetime | str) -> int:
         at_us = self._time_of(name, value)

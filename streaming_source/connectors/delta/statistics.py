@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -32,14 +32,13 @@ class FileStatistics:
         self._columns = columns
         self._bounds = bounds
 
-    def bounds_in_snapshot(self, actions: pa.Table) -> Bounds:
-        """Of the files of a version, as `DeltaTable.get_add_actions` has them, nested."""
+    def bounds_in_snapshot(self, actions: pa.Table, partitions: Sequence[Mapping[str, str | None]]) -> Bounds:
+        """Of the files of a version: `DeltaTable.get_add_actions`, nested, and their partitions as the log has them."""
         bounds, unknown = self._bounds, _unknown(actions.num_rows)
-        if bounds is None:
+        if bounds is None or not actions.num_rows:
             return unknown
         if bounds.path[0] in self._columns.partition_columns:
-            values = _inside(actions, "partition", list(bounds.path))
-            return self._of_partition(values) if values is not None else unknown
+            return self._of_partition(bounds.path[0], partitions, str(actions["path"][0]))
         path = self._columns.physical(bounds.path)
         low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
         if low is None or high is None:
@@ -55,9 +54,8 @@ class FileStatistics:
         if bounds is None or not adds:
             return _unknown(len(adds))
         if bounds.path[0] in self._columns.partition_columns:
-            given = [self._columns.given(add.get("partitionValues") or {}, add["path"]) for add in adds]
-            values = pa.array([of[bounds.path[0]].as_py() for of in given], bounds.data_type)
-            return self._of_partition(values)
+            partitions = [add.get("partitionValues") or {} for add in adds]
+            return self._of_partition(bounds.path[0], partitions, adds[0]["path"])
         path, stats = self._columns.physical(bounds.path), [json.loads(add.get("stats") or "{}") for add in adds]
         low, high = (
             _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
@@ -68,7 +66,8 @@ class FileStatistics:
         complete = pa.array([null == 0 for null in nulls], pa.bool_())
         return (*self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US), complete)
 
-    def _of_partition(self, values: pa.Array) -> Bounds:
+    def _of_partition(self, name: str, partitions: Sequence[Mapping[str, str | None]], path: str) -> Bounds:
+        values = self._columns.values(name, partitions, path)
         return (*self._converted(values, values, pc.is_null(values), 0), pc.is_valid(values))
 
     def _converted(

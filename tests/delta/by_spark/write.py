@@ -78,6 +78,16 @@ def _tables() -> dict[str, list[str]]:
             _rows(0, 6),
             "insert into TABLE values (null, 6)",
         ],
+        "by_local_moment": [
+            "set spark.sql.session.timeZone = America/New_York",
+            "set spark.databricks.delta.write.utcTimestampPartitionValues = false",
+            "create table TABLE (ts timestamp, n int) using delta partitioned by (ts)",
+            _rows(0, 4),
+            _rows(4, 2),
+            "insert into TABLE values (null, 6)",
+            "set spark.sql.session.timeZone = UTC",
+            "set spark.databricks.delta.write.utcTimestampPartitionValues = true",
+        ],
         "clustered": [
             "create table TABLE (ts timestamp, n int) using delta cluster by (n)",
             _rows(0, 20),
