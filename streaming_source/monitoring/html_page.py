@@ -8,9 +8,9 @@ is so *now* matters most. Their ticks are round, and on one axis all in one unit
 anew as the pointer moves: a value has its place. Twenty splits are shown, those first that hold the watermark, then the
 slowest; a search finds any other. A slider, for the keyboard as well, shows what was so after an earlier micro-batch.
 
-`page/` has the parts: ticks, charts, lanes and the page in JavaScript without a library. All that comes from data is
-JSON, and is put into the page as text; the policy of the page allows its own script and style by their hashes, and no
-other. Without JavaScript the page shows what `explain` prints.
+`page/` has the parts: ticks, charts, labels of splits, lanes and the page in JavaScript without a library. All that
+comes from data is JSON, and is put into the page as text; the policy of the page allows its own script and style by
+their hashes, and no other. Without JavaScript the page shows what `explain` prints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streaming_source.monitoring.page_data import page_data
 __all__ = ["html_report", "live_page", "page_of"]
 
 _PARTS: Final = files("streaming_source.monitoring") / "page"
-_SCRIPTS: Final = ("lanes.js", "page.js")
+_SCRIPTS: Final = ("labels.js", "lanes.js", "page.js")
 
 
 def html_report(history: History, explained: ExplainedQuery, title: str, as_of_us: int | None = None) -> str:

@@ -54,12 +54,22 @@ def batches_of(splits: int, batches: int, first: int = 0) -> Iterable[MicroBatch
         yield _micro_batch(splits, number)
 
 
-def page_of(splits: int, batches: int) -> str:
-    """The page of these, written one second after the last."""
-    history, made = History(splits * batches), list(batches_of(splits, batches))
+def page_of(splits: int, batches: int, name: str = "split-{0}") -> str:
+    """The page of these, written one second after the last; `name` is formatted with the number of a split."""
+    history, made = History(splits * batches), [_renamed(batch, name) for batch in batches_of(splits, batches)]
     for batch in made:
         history.add(batch)
     return html_report(history, explain_batches(made[-2:], at(batches)), "Watermarks: many", at(batches))
+
+
+def _renamed(batch: MicroBatch, name: str) -> MicroBatch:
+    (report,) = batch.sources
+    assert report is not None
+    splits = tuple(
+        split._replace(split_id=name.format(int(split.split_id.removeprefix("split-"))))
+        for split in report.explanation.splits
+    )
+    return replace(batch, sources=(replace(report, explanation=replace(report.explanation, splits=splits)),))
 
 
 def _micro_batch(splits: int, number: int) -> MicroBatch:

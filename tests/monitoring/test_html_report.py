@@ -355,6 +355,41 @@ def test_names_are_shown_as_they_are_and_never_run(open_page: Open, tmp_path: Pa
     assert tab.locator("tr.details dd").first.inner_text() in titles
 
 
+FEW = {("hosts", 1920), ("directories", 1000), ("words", 390)}
+LONG_NAMES = {
+    "hosts": "log=host-{0:04}.rack07.dc0.example.com",
+    "directories": "region=eu-west-1/service=checkout/host=ip-10-0-{0}.internal",
+    "their middle": "{0:0>60}/logs-of-a-service-with-a-name-that-is-long-and-common-to-all",
+    "words": "one-name-" + "that-is-very-long-" * 5 + "{0}",
+}
+
+
+NAMES_AND_WIDTHS = [
+    pytest.param(name, width, id=f"{kind}-{width}", marks=[] if (kind, width) in FEW else pytest.mark.soak)
+    for kind, name in LONG_NAMES.items()
+    for width in (1920, 1440, 1000, 390)
+]
+
+
+@pytest.mark.parametrize(("name", "width"), NAMES_AND_WIDTHS)
+def test_long_names_are_cut_once_and_told_apart(open_page: Open, tmp_path: Path, name: str, width: int) -> None:
+    (tmp_path / "page.html").write_text(page_of(2000, 3, name))
+    tab = open_page((tmp_path / "page.html").as_uri(), width, offline=True)
+    names = tab.locator("tr.lane th button")
+    labels = names.all_text_contents()
+    assert len(set(labels)) == len(labels) == 20
+    # Nothing is cut again, or pushed out of its cell or on to another line.
+    assert (
+        names.evaluate_all("all => all.filter((e) => e.scrollWidth > e.clientWidth || e.clientHeight > 40).length") == 0
+    )
+    cells = "all => all.filter((e) => e.scrollWidth > e.clientWidth).length"
+    assert tab.locator("tr.lane th").evaluate_all(cells) == 0
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    for most in (8, 16, 30):
+        found = tab.evaluate(f"[...labelsOf(data.sources[0].splits.id, {most}).values()]")
+        assert len(set(found)) == 2000
+
+
 # ---- live ------------------------------------------------------------------------------------------------------------
 
 

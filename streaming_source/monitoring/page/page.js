@@ -14,7 +14,6 @@ const ORDERS = {
   name: ["By name", null],
 };
 const named = (ids, count) => ids.slice(0, 3).join(", ") + (count > 3 ? ` and ${whole(count - 3)} more` : "");
-const shortened = (id) => (id.length <= 26 ? id : `${id.slice(0, 9)}…${id.slice(-16)}`);
 
 /** What a split was at each point: decoded when it is drawn first. */
 function past(source, k) {
@@ -61,8 +60,8 @@ class SourceView {
     text("reads", source.reads ?? "");
     if (this.get("why").textContent !== source.why) {
       // A short name of a split is not broken at its hyphens.
-      const parts = source.why.split(/('[^']{1,24}')/);
-      this.get("why").replaceChildren(...parts.map((part, k) => (k % 2 ? html("span", {}, part) : part)));
+      const parts = source.why.split(/('[^']*')/);
+      this.get("why").replaceChildren(...parts.map((part, k) => (k % 2 && part.length <= 26 ? html("span", {}, part) : part)));
     }
     this.root.setAttribute("aria-label", number > 1 ? `${source.name} ${source.reads ?? ""}` : source.name);
     this.get("advice").replaceChildren(...source.advice.map(([option, advice]) => html("li", {}, html("strong", {}, option), `: ${advice}`)));
@@ -111,6 +110,7 @@ class SourceView {
     this.get("more").hidden = matches.length <= shown.length;
     this.get("more").textContent = `Show ${whole(Math.min(5 * SHOWN, matches.length - shown.length))} more`;
     this.get("table").hidden = !shown.length;
+    if (shown.length) this.label = this.labels();
     const head = this.get("track"), strip = this.get("strip");
     if (!shown.length) return this.get("lanes").replaceChildren();
     const scale = laneScale(range ?? { low: 0, high: DAY }, Math.max(head.clientWidth, 120));
@@ -122,6 +122,25 @@ class SourceView {
     this.get("span").textContent = `${whole(source.batches[0])} to ${whole(source.batches[this.last])}`;
     this.get("lanes").replaceChildren(...shown.flatMap((k) => this.row(k, states.get(k), { scale, strips, isNow, distance })));
     if (focused != null) this.get("lanes").querySelector(`[data-split="${CSS.escape(focused)}"] button`)?.focus({ preventScroll: true });
+  }
+
+  /** What names a split in the table: all of its name where the column can be so wide. */
+  labels() {
+    const { id } = this.source.splits, table = this.get("table"), wide = table.clientWidth, rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    if (this.labelled?.id === id && this.labelled.wide === wide) return this.label;
+    const pen = document.createElement("canvas").getContext("2d"), badge = 5.2 * rem;
+    pen.font = `700 ${0.875 * rem}px ${getComputedStyle(table).fontFamily}`;
+    const widest = (texts) => texts.reduce((most, text) => Math.max(most, pen.measureText(text).width), 0);
+    const whole = widest(id), left = wide < 44 * rem ? 0.6 * wide : Math.min(0.36 * wide, wide - 50 * rem);
+    const column = Math.ceil(Math.min(Math.max(whole + badge, 9 * rem), Math.max(left, 15.5 * rem)));
+    table.style.setProperty("--names", `${column}px`);
+    let most = Math.max(...id.map((name) => name.length)), found = new Map();
+    for (let room = column - badge, need = whole; need > room && most > 8; need = widest([...found.values()].filter((label) => label.includes("…")))) {
+      most = Math.max(Math.min(most - 1, Math.floor((most * room) / need)), 8);
+      found = labelsOf(id, most);
+    }
+    this.labelled = { id, wide };
+    return (name) => found.get(name) ?? name;
   }
 
   matching(all, states, i) {
@@ -178,7 +197,7 @@ class SourceView {
     const drawn = { ...state, watermark: at, status: state.status };
     const ahead = at == null || watermark == null ? null : at - watermark;
     const prefix = ahead > 0 ? "+" : ahead < 0 ? "−" : "";
-    const name = html("button", { type: "button", "aria-expanded": String(isOpen), title: id, "aria-label": `${id}: details` }, shortened(id));
+    const name = html("button", { type: "button", "aria-expanded": String(isOpen), title: id, "aria-label": `${id}: details` }, this.label(id));
     const number = (values) => (isNow && state.status ? whole(values[k]) : "");
     const cells = [
       html("th", { scope: "row", role: "rowheader" }, name, state.holds ? html("span", { class: "badge" }, "holds") : null),
@@ -239,7 +258,7 @@ class SourceView {
     if (show("times", times.length)) {
       const [low, high] = around(Math.min(...times), Math.max(...times));
       this.get("key-chosen").hidden = !line;
-      this.get("key-chosen").lastElementChild.textContent = line ? `split ${shortened(this.chosen)}` : "";
+      this.get("key-chosen").lastElementChild.textContent = line ? `split ${this.label(this.chosen)}` : "";
       this.get("key-limit").hidden = source.limit.every((ms) => ms == null);
       chart("times", {
         height: 260, low, high, ticks: timeTicks(low, high, 5),
