@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from alignment.explain import Cause, Explanation
@@ -31,7 +32,8 @@ class StandstillWarning:
     """Warns if the same splits hold the watermark for too long; again only if the splits or the cause change.
 
     It also warns of a micro-batch that is not committed for as long: Spark does not call its planner meanwhile, so a
-    thread of this object watches the time.
+    thread of this object watches the time. Between two triggers that are far apart it does not call it either: so a
+    micro-batch has at least twice the time from the last call to the one before.
     `explain` returns the current cause of the watermark, or None if it is not known yet; it is called rarely. `now_us`
     is processing time.
     """
@@ -49,6 +51,9 @@ class StandstillWarning:
         self._warned: Cause | None = None
         # Deadline of the current micro-batch, by `time.monotonic`; None between two micro-batches.
         self._done_by_s: float | None = None
+        # When Spark called last, and how long after the call before; None before the first, and the second.
+        self._called_s: float | None = None
+        self._pause_s: float | None = None
         self._watcher: threading.Thread | None = None
         self._is_closed = threading.Event()
 
@@ -73,15 +78,20 @@ class StandstillWarning:
 
     def begin_batch(self) -> None:
         """Start the deadline of a micro-batch, after which a warning follows. O(1); the first call starts a thread."""
-        self._done_by_s = time.monotonic() + self._warn_after_us / 1e6
+        self._called_s = time.monotonic()
+        if self._pause_s is None:
+            return
+        self._done_by_s = self._called_s + max(self._warn_after_us / 1e6, 2 * self._pause_s)
         # No thread if the time is longer than a thread can wait.
         if self._watcher is None and self._warn_after_us / 1e6 <= threading.TIMEOUT_MAX:
             self._watcher = threading.Thread(target=self._watch, name="standstill", daemon=True)
             self._watcher.start()
 
     def end_batch(self) -> None:
-        """Cancel the deadline: the micro-batch is committed. O(1)."""
-        self._done_by_s = None
+        """Cancel the deadline: Spark has called for the next micro-batch. O(1)."""
+        now_s = time.monotonic()
+        self._pause_s = None if self._called_s is None else now_s - self._called_s
+        self._done_by_s, self._called_s = None, now_s
 
     def close(self) -> None:
         """Stop all warnings."""
@@ -103,7 +113,11 @@ class StandstillWarning:
 
     def _warn_of_batch(self) -> None:
         explanation = self._explain()
-        if explanation is not None and cause_of(explanation) is Cause.MICRO_BATCH:
+        if explanation is None or explanation.batch is None:
+            return
+        # For the planner it is done with the report that Spark asks for as soon as it is planned.
+        explanation = replace(explanation, batch=replace(explanation.batch, done_us=None))
+        if cause_of(explanation) is Cause.MICRO_BATCH:
             _log.warning("%s", _in_words(explanation))
 
 

@@ -511,7 +511,7 @@ COURSES: tuple[Course, ...] = (
     # ---- these take longer, or have a cause that is above
     Course(
         sink_that_is_slow,
-        (Situation("the sink is slow", "microBatch", "a", ("sink",), ("Look at the sink or the state",), "any"),),
+        (Situation("the sink is slow", "microBatch", "a", ("sink",), ("Look at the sink or the state",), "any", ()),),
     ),
     Course(
         record_from_the_future_behind_a_finished_file,

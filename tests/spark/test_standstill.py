@@ -91,6 +91,8 @@ def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_a
         return Explanation(5 * SECOND, 90 * SECOND, 0, (split("a", 5),), batch=LastBatch(60 * SECOND, 7))
 
     warning = StandstillWarning(10_000, explain)
+    for _ in range(2):
+        warning.end_batch()
     warning.begin_batch()
     assert is_explained.wait(30)
     warning.close()
@@ -104,11 +106,24 @@ def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_a
     warning = StandstillWarning(3_600 * SECOND, explain)
     before = threading.active_count()
     for _ in range(3):
-        warning.begin_batch()
         warning.end_batch()
+        warning.begin_batch()
     assert threading.active_count() == before + 1
     warning.close()
     assert not is_explained.is_set()
+
+
+def test_a_micro_batch_has_the_time_of_a_trigger_that_comes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("streaming_source.spark.standstill.time.monotonic", lambda: now_s[0])
+    warning = StandstillWarning(60 * SECOND, lambda: None)
+    deadlines = []
+    for now_s[0] in (0, 3600, 7200, 7201, 7202):
+        warning.end_batch()
+        warning.begin_batch()
+        deadlines.append(warning._done_by_s)
+    warning.close()
+    assert deadlines == [None, 3600 + 7200, 7200 + 7200, 7201 + 60, 7202 + 60]
 
 
 def test_a_source_in_which_nothing_is_found_is_said_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
