@@ -26,9 +26,8 @@ from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.overlap import check_no_overlap
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.source_explanation import with_source
+from streaming_source.coordinator.source_explanation import StrangeTimes, with_source
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
-from streaming_source.coordinator.strange_times import StrangeTimes
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 

@@ -31,8 +31,7 @@ from streaming_source.monitoring.report import NOTE, WHY, WatermarkReport, note_
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.planner_log import log_lines_of
-from streaming_source.spark.standstill import StandstillWarning
+from streaming_source.spark.planner_log import StandstillWarning, log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ def _two_splits(on_call: OnCall, **options: Any) -> None:
 
 
 def flowing(on_call: OnCall) -> None:
-    _two_splits(on_call, idleTimeout="8 seconds")
+    _two_splits(on_call, idleTimeout="12 seconds")
     on_call.let_come(["a", "b"])
 
 

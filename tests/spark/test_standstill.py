@@ -10,7 +10,7 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, LastBatch, SplitExplanation, WaitsFor
 from alignment.watermarks import MIN_WATERMARK
-from streaming_source.spark.standstill import StandstillWarning
+from streaming_source.spark.planner_log import StandstillWarning
 
 SECOND = 1_000_000
 ACTIVE = SplitStatus.ACTIVE
@@ -115,7 +115,7 @@ def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_a
 
 def test_a_micro_batch_has_the_time_of_a_trigger_that_comes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("streaming_source.spark.standstill.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("streaming_source.spark.planner_log.time.monotonic", lambda: now_s[0])
     warning = StandstillWarning(60 * SECOND, lambda: None)
     deadlines = []
     for now_s[0] in (0, 3600, 7200, 7201, 7202):
