@@ -51,8 +51,9 @@ class GeneratorState:
     All records before `position` count in the watermark, and in the state; None for the position of the split itself.
     It is an earlier one where readers report, and have not reported what was admitted last. `version` and `text` are
     those of a generator: its version, and what it gave as JSON; `null` if that is nothing. Where event times were
-    limited, `time_limits` has `(stop, limit_us)` of each micro-batch from `position` on but the last: of its records,
-    which end before `stop`, event times from the limit on were invalid, and are when they are read again.
+    limited, `time_limits` has `(stop, limit_us)` of each micro-batch from `position` on that admitted records, but the
+    last one planned: of its records, which end before `stop`, event times from the limit on were invalid, and are when
+    they are read again.
     """
 
     position: int | None = None
@@ -215,10 +216,10 @@ class SplitGenerators(ABC):
         for split_id, state in zip(split_ids, states, strict=True):
             if state is not None:
                 if state.position is not None:
-                    if state.time_limits or time_limit_us is not None:
-                        last_us = MAX_WATERMARK if time_limit_us is None else time_limit_us
-                        self._time_limits[split_id] = [*state.time_limits, (self._seen_to[split_id], last_us)]
-                    self._seen_to[split_id] = state.position
+                    end, self._seen_to[split_id] = self._seen_to[split_id], state.position
+                    if state.time_limits:
+                        self._time_limits[split_id] = [*state.time_limits]
+                    self._time_limits_before(split_id, end, state.position, time_limit_us)
                 self._restore(split_id, state)
 
     def states(self, table: SplitTable, time_limit_us: int | None = None) -> tuple[GeneratorState | None, ...]:
@@ -281,14 +282,19 @@ class SplitGenerators(ABC):
     def _time_limits_before(
         self, split_id: str, position: int, seen_to: int, time_limit_us: int | None
     ) -> tuple[tuple[int, int], ...]:
-        """The limits of what is not seen, but that of the micro-batch that ends at `position`, which is kept."""
-        limits = [entry for entry in self._time_limits.get(split_id, ()) if seen_to < entry[0] < position]
+        """The limits of what is not seen, but that of the micro-batch that ends at `position`, which is kept.
+
+        Where that micro-batch admitted nothing, the records before `position` keep the limit that they were read with.
+        """
+        limits = [entry for entry in self._time_limits.get(split_id, ()) if seen_to < entry[0] <= position]
         if len(limits) > _MAX_TIME_LIMITS:
             (_, first_us), (stop, second_us) = limits[:2]
             limits[:2] = [(stop, min(first_us, second_us))]
-        if limits or time_limit_us is not None:
-            latest_us = MAX_WATERMARK if time_limit_us is None else time_limit_us
-            self._time_limits[split_id] = [*limits, (position, latest_us)]
+        kept = limits
+        if (limits or time_limit_us is not None) and not (limits and limits[-1][0] == position):
+            kept = [*limits, (position, MAX_WATERMARK if time_limit_us is None else time_limit_us)]
+        if kept:
+            self._time_limits[split_id] = kept
         return tuple(limits)
 
 

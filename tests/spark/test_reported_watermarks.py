@@ -164,9 +164,11 @@ class LatestOfAll(WatermarkGenerator):
         """The watermark is all it knows."""
 
 
+@pytest.mark.parametrize("arrivals", [(50, 51), (None,), (None, None), (None, 50, None)])
 def test_what_is_read_again_for_its_watermark_has_the_time_limit_that_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrivals: tuple[int | None, ...]
 ) -> None:
+    """Also after a micro-batch that admitted nothing: the limit belongs to the records, not to the last plan."""
     clock = [T0 + 100 * SECOND]
     monkeypatch.setattr(planning, "wall_clock_us", lambda: clock[0])
     strategy = WatermarkStrategy.for_generator(LatestOfAll).with_timestamp_assigner("ts")
@@ -184,12 +186,13 @@ def test_what_is_read_again_for_its_watermark_has_the_time_limit_that_it_had(
     append_log(tmp_path, "a", T0 + SECOND * np.array([98, 99, 3700]))
     reading = starting()
     reading.next()
-    for more in (50, 51):
+    for more in arrivals:
         # The reports are lost with the planner, and its next one plans an hour later.
         offset = json.loads(json.dumps(reading.offset))
         reading.reader.stop()
         clock[0] += 3600 * SECOND
-        append_log(tmp_path, "a", T0 + SECOND * np.array([more]))
+        if more is not None:
+            append_log(tmp_path, "a", T0 + SECOND * np.array([more]))
         reading = starting(offset)
         reading.next()
     for _ in range(3):
