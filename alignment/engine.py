@@ -51,7 +51,7 @@ from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
 from alignment.plan.by_index import look_ahead, plan_micro_batch, read_to_their_ends
 from alignment.story import EventLog, StoryEvent
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, saturating_add
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
@@ -115,6 +115,7 @@ class Engine:
         self.abandoned: set[str] = set()
         self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
+        self._idle_watermark_us: int = MIN_WATERMARK
         self._no_more_splits = False
         # Since when only what is there is read (AvailableNow); None otherwise.
         self._drains_from_us: int | None = None
@@ -167,6 +168,9 @@ class Engine:
             case events.GroupLimitMoved():
                 self._changed |= event.limit_us != self._group_limit_us
                 self._group_limit_us = event.limit_us
+            case events.IdleWatermarkMoved():
+                self._changed |= event.watermark_us > self._idle_watermark_us
+                self._idle_watermark_us = event.watermark_us
             case events.TimeLimitMoved():
                 self._settle()
                 self.index.limit_times(event.limit_us, self.table.positions)
@@ -193,7 +197,9 @@ class Engine:
         self._stands_since_us = event.at_us
         self._announced = self.table = event.table
         self.late = event.late
-        self.idle_clock.begin(event.table.statuses, event.origins, event.silent_since_us, event.at_us)
+        self.idle_clock.begin(
+            event.table.statuses, event.origins, event.silent_since_us, event.at_us, event.empty_since_us
+        )
         if self._reactive is not None:
             self._reactive.splits.rewind(event.table)
         if self._generators is not None:
@@ -284,11 +290,27 @@ class Engine:
         else:
             plan = self._reactive.plan(before, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
+        if self._idle_watermark_us > plan.after.combined and self.status_after(plan) is SplitStatus.IDLE:
+            plan = replace(plan, after=replace(plan.after, combined=self._idle_watermark_us))
         self._pending, self._planned_us = plan, now_us
         self._log.add(plan)
         if self._record is not None:
             self._record(plan)
         return plan
+
+    def status_after(self, plan: MicroBatchPlan) -> SplitStatus:
+        """Return what the source itself is after the last plan: active, idle or finished. O(n).
+
+        It is idle if none of its splits counts, or if it has had none for the idle timeout; see `IdleClock`.
+        """
+        if plan.after.combined == MAX_WATERMARK:
+            return SplitStatus.FINISHED
+        if plan.slowest_us is not None or self.horizon_us < MAX_WATERMARK:
+            return SplitStatus.ACTIVE
+        is_idle = (plan.after.statuses == SplitStatus.IDLE).any()
+        if is_idle or self.idle_clock.is_empty_source_idle(self._drains_from_us):
+            return SplitStatus.IDLE
+        return SplitStatus.ACTIVE
 
     def outlook(self, max_rows: int | None = None, *, knows_all: bool = True) -> Outlook | None:
         """Return how far the next plan gets by this source's own rules; None if readers report. See `look_ahead`.

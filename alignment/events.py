@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "GroupLimitMoved",
     "HorizonMoved",
+    "IdleWatermarkMoved",
     "LookedAhead",
     "NoMoreSplits",
     "OpaqueBlockIndexed",
@@ -74,7 +75,8 @@ class Restored:
     """Planning begins, or begins again, from a state; its splits that are finished leave at once.
 
     `int64[n]` each: `origins`, the position of each split before its first record; `late`, its late records so far;
-    `silent_since_us`, since when it has had nothing to read, `LONG_AGO_US` if not known.
+    `silent_since_us`, since when it has had nothing to read, `LONG_AGO_US` if not known. The source has had no split
+    since `empty_since_us`, `LONG_AGO_US` if it has one, or never had one.
     """
 
     table: SplitTable
@@ -82,6 +84,7 @@ class Restored:
     late: Int64Array
     silent_since_us: Int64Array
     at_us: int
+    empty_since_us: int = LONG_AGO_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,13 @@ class GroupLimitMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleWatermarkMoved:
+    """While none of its splits counts, the source announces `watermark_us` at least: it follows others of its query."""
+
+    watermark_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLimitMoved:
     """Event times of unread records from `limit_us` on are invalid: such records move no watermark."""
 
@@ -235,6 +245,7 @@ Event: TypeAlias = (
     | SplitsBlocked
     | RangesReported
     | GroupLimitMoved
+    | IdleWatermarkMoved
     | TimeLimitMoved
     | DrainStarted
     | EmitPeriodElapsed

@@ -7,9 +7,11 @@ the reports in both directions: it falls when an idle member comes back behind. 
 nearest goes on.
 
 Sources of one query need not wait for each other's watermarks. Spark plans them one after another in each trigger,
-always in the same order, and then all of them read. So each of them has a *turn*, and reports after it how far it gets
+always in the same order, their *rank*, and then all of them read. After its plan each of them reports how far it gets
 in the next one. The first source of a trigger reads up to the event time that all the others reach in the same trigger;
 those that follow read up to the first record that an earlier one has left. Drift between them costs no micro-batch.
+They also know which of them are idle: such a source follows the watermarks of the others, as an idle input does in
+Flink. Which members are of one query is found by `alignment.membership`.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from alignment.combine import SplitStatus, combine_watermarks
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
-from alignment.watermarks import MAX_WATERMARK, saturating_add
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 
 __all__ = [
     "AlignmentGroup",
     "Outlook",
     "SourceReport",
-    "Turn",
-    "awaits_first_turns",
+    "TriggerPart",
+    "awaits_first_plans",
+    "followed_watermark",
     "is_waited_for",
     "next_rank",
     "source_limit",
@@ -50,17 +56,27 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """The part of a source in the triggers of its query, which plan all sources of the query together.
+class TriggerPart:
+    """The part of a source in the triggers of its query, which plan all sources of the query one after another.
 
     Attributes
     ----------
+    calls
+        How often Spark has asked this source to plan since its process began, once in each trigger; at least up to its
+        last report.
+    is_planning
+        Spark waits for its plan at this moment, and so asks no other source of the query.
+    in_one_query
+        The user says that all members of the group that say so as well are sources of one query.
     rank
         Its place in the order in which Spark plans the sources; None before its first plan.
     outlook
         How far its next plan gets; None if that is not known ahead of reading.
     """
 
+    calls: int = 0
+    is_planning: bool = False
+    in_one_query: bool = False
     rank: int | None = None
     outlook: Outlook | None = None
 
@@ -78,24 +94,42 @@ class SourceReport:
         and holds no other back.
     next_us
         Event time of the record that it would read next; None if it has read all that is there.
-    turn
-        Its part in the triggers of its query; None if it is not planned together with the other sources of its query.
+    part
+        Its part in the triggers of its query; None if it is not planned together with the other one.
+    status
+        Idle if none of its splits counts, finished if it is bounded and at its end. A run to the end of what is there
+        (AvailableNow) that has read all of it is neither.
+    announced_us
+        The watermark that it has announced, `MIN_WATERMARK` before any.
     """
 
     max_drift_us: int
     watermark: int | None = None
     next_us: int | None = None
-    turn: Turn | None = None
+    part: TriggerPart | None = None
+    status: SplitStatus = SplitStatus.ACTIVE
+    announced_us: int = MIN_WATERMARK
+
+
+def followed_watermark(reports: Mapping[str, SourceReport]) -> int:
+    """Return what an idle source of a query announces, by the reports of all its sources. O(n).
+
+    The smallest announced watermark of those that are not idle, or, if all are, the largest. Finished sources are left
+    out (FLINK-38477), and so are those of other queries, which have no part in its triggers.
+    """
+    of_query = [report for report in reports.values() if report.part is not None]
+    watermarks = np.array([report.announced_us for report in of_query], np.int64)
+    return combine_watermarks(watermarks, np.array([report.status for report in of_query], np.int8)).value
 
 
 def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     """Return how far a source may read: the smallest watermark of the *other* counting sources plus its drift. O(n^2).
 
-    Another source of the same query, if both have a turn, counts with the event time up to which it reads in the same
-    trigger, or has read in it. (A source aligns its own splits itself.) If every counting source with more to read
-    waits for another, since the next record of each is beyond its limit, there is a gap in the event times: then the
-    nearest ones go on, within their drift of those that have read all their records. The limit is in microseconds;
-    `MAX_WATERMARK`, which is no limit, if no other source counts.
+    Another source of the same query, if both have a part in its triggers, counts with the event time up to which it
+    reads in the same trigger, or has read in it. (A source aligns its own splits itself.) If every counting source with
+    more to read waits for another, since the next record of each is beyond its limit, there is a gap in the event
+    times: then the nearest ones go on, within their drift of those that have read all their records. The limit is in
+    microseconds; `MAX_WATERMARK`, which is no limit, if no other source counts.
     """
     limit = _limit_by_others(source_id, reports)
     nearest = reports[source_id].next_us
@@ -111,22 +145,22 @@ def source_limit(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     return nearest
 
 
-def awaits_first_turns(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
+def awaits_first_plans(source_id: str, reports: Mapping[str, SourceReport]) -> bool:
     """Return whether a source that plans for the first time lets others of its query plan before it reads. O(n).
 
     In the first trigger it is not known how far the sources after it get.
     """
-    return reports[source_id].turn is not None and any(
-        other.turn is not None and other.turn.rank is None for i, other in reports.items() if i != source_id
+    return reports[source_id].part is not None and any(
+        other.part is not None and other.part.rank is None for i, other in reports.items() if i != source_id
     )
 
 
 def next_rank(source_id: str, reports: Mapping[str, SourceReport]) -> int:
     """Return the rank of a source that plans for the first time: after all that have planned. O(n)."""
     ranks = [
-        other.turn.rank
+        other.part.rank
         for i, other in reports.items()
-        if i != source_id and other.turn is not None and other.turn.rank is not None
+        if i != source_id and other.part is not None and other.part.rank is not None
     ]
     return max(ranks, default=-1) + 1
 
@@ -151,13 +185,13 @@ def _limit_by(other: SourceReport, own: SourceReport) -> int:
     """Return the limit that one other source sets."""
     if other.watermark is None:
         return MAX_WATERMARK
-    turn, outlook = other.turn, None if other.turn is None else other.turn.outlook
-    if own.turn is None or turn is None or turn.rank is None or outlook is None:
+    part, outlook = other.part, None if other.part is None else other.part.outlook
+    if own.part is None or part is None or part.rank is None or outlook is None:
         return saturating_add(other.watermark, own.max_drift_us)
     within_reach = MAX_WATERMARK
     if outlook.reach_us is not None:
         within_reach = saturating_add(outlook.reach_us, own.max_drift_us)
-    follows = own.turn.rank is not None and own.turn.rank < turn.rank
+    follows = own.part.rank is not None and own.part.rank < part.rank
     if follows:
         return min(outlook.stop_us, within_reach)
     return within_reach if other.next_us is None else min(other.next_us, within_reach)

@@ -27,6 +27,9 @@ class IdleClock:
     when each has had nothing, if it has nothing; `LONG_AGO_US` where it is idle from before a restart. `blocked`
     splits cannot be read now, and what for: they are not idle, until a probe finds that it is over.
     `last_probe_us` is when the last probe began, whatever it found and wherever; None before any.
+
+    A source without any split is as silent as a split: it is idle `timeout_us` after its last one has left, which was
+    at `empty_since_us`, or after planning began; `LONG_AGO_US` while it has one, or if it never had one.
     """
 
     def __init__(self, timeout_us: int | None) -> None:
@@ -39,11 +42,18 @@ class IdleClock:
         self._probed_us: dict[str, int] = {}
         self.blocked: dict[str, WaitsFor] = {}
         self.last_probe_us: int | None = None
+        self.empty_since_us: int = LONG_AGO_US
+        self._began_us: int = LONG_AGO_US
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
     def begin(
-        self, statuses: npt.NDArray[np.int8], origins: Int64Array, silent_since_us: Int64Array, now_us: int
+        self,
+        statuses: npt.NDArray[np.int8],
+        origins: Int64Array,
+        silent_since_us: Int64Array,
+        now_us: int,
+        empty_since_us: int = LONG_AGO_US,
     ) -> None:
         """Start with restored splits, as `Restored` has them: those that were idle still are. O(n)."""
         # The wall clock may have been put back since.
@@ -51,6 +61,7 @@ class IdleClock:
         self.caught_up_us = np.where(statuses == SplitStatus.IDLE, LONG_AGO_US, since_us)
         self._origins = origins
         self._deadline_us = None
+        self._began_us, self.empty_since_us = now_us, min(empty_since_us, now_us)
         self._probed_us.clear()
         self.blocked.clear()
 
@@ -130,7 +141,15 @@ class IdleClock:
         """
         self.caught_up_us = np.where(unread, now_us, self.caught_up_us)
         self._deadline_us = None
+        had_splits = len(self) > 0
+        if had_splits:
+            self.empty_since_us = now_us if (statuses == SplitStatus.FINISHED).all() else LONG_AGO_US
         if self.timeout_us is None:
+            return
+        if not had_splits:
+            since_us = self._began_us if self.empty_since_us == LONG_AGO_US else self.empty_since_us
+            if (self.last_probe_us or 0) < since_us + self.timeout_us:
+                self._deadline_us = since_us + self.timeout_us
             return
         active = statuses == SplitStatus.ACTIVE
         waiting = self.caught_up_us[active & ~unread]
@@ -139,6 +158,22 @@ class IdleClock:
             self._deadline_us = max(int(waiting.min()) + self.timeout_us, (self.last_probe_us or 0) + 1)
         elif (active & unread).any():
             self._deadline_us = now_us + self.timeout_us
+
+    def is_empty_source_idle(self, drains_from_us: int | None = None) -> bool:
+        """Whether a source that has no split is idle; see `idle`. O(1).
+
+        A run that ends does not wait for the first split of a source, as for the first record of a split.
+        """
+        probed_us = self.last_probe_us
+        if probed_us is None:
+            return False
+        is_new = self.empty_since_us == LONG_AGO_US
+        if drains_from_us is not None:
+            if is_new:
+                return True
+            probed_us = min(probed_us, drains_from_us)
+        since_us = self._began_us if is_new else self.empty_since_us
+        return self.timeout_us is not None and probed_us >= since_us + self.timeout_us
 
     def __len__(self) -> int:
         return int(self.caught_up_us.size)

@@ -14,6 +14,7 @@ from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
+from alignment.group_events import Progress
 from alignment.groups import Outlook
 from alignment.plan import MicroBatchPlan, total
 from alignment.timestamps import NO_TIMESTAMP
@@ -27,13 +28,13 @@ from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.overlap import check_no_overlap
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import StrangeTimes, with_source
+from streaming_source.coordinator.source_group import SourceGroup
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
 if TYPE_CHECKING:
     from alignment.recording import Recorder
-    from streaming_source.coordinator.group_exchange import GroupExchange
 
 __all__ = ["SourceCoordinator"]
 
@@ -76,7 +77,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
-        group: GroupExchange | None = None,
+        group: SourceGroup | None = None,
         recorder: Recorder | None = None,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
@@ -87,7 +88,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group = group
+        self._group = SourceGroup() if group is None else group
         self._recorder = recorder
         # Since when only present records are read (AvailableNow); None if more may come.
         self._drains_from_us: int | None = None
@@ -145,7 +146,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
         )
         self._begin_from(state)
-        if self._group is not None and not self.is_draining:
+        if not self.is_draining:
             self._group.start(self.host.calls)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -165,14 +166,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def join_group(self) -> None:
         """Let the other sources of the query know of this one, before the first of them plans."""
-        if self._group is not None:
-            self._group.join()
+        self._group.join()
 
     def drain(self) -> None:
         """From now on read only present records, to their end (AvailableNow)."""
         self._drains_from_us = self._now_us()
-        if self._group is not None:
-            self._group.drain()
+        self._group.drain()
         if self._started:
             self.host.calls.end()
             self._drain_engine()
@@ -195,8 +194,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.run_until(runtime.event_times.is_warm, _FIRST_RECORDS_S)
 
     def close(self) -> None:
-        if self._group is not None:
-            self._group.leave()
+        self._group.leave()
         try:
             if self._runtime is not None:
                 self._runtime.event_times.close()
@@ -213,11 +211,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         drained, this waits until it has read ahead to its end.
         """
         self.end_batch()
+        self._group.start_call()
+        try:
+            return self._advance(max_rows)
+        finally:
+            self._group.end_call()
+
+    def _advance(self, max_rows: int | None) -> SourceState[SplitT, CheckpointT]:
         has_discovered = not self._started
         if not self._started:
             self.start()
-        engine, event_times = self.runtime.engine, self.runtime.event_times
-        group, has_renewed = self._group, False
+        engine, event_times, group = self.runtime.engine, self.runtime.event_times, self._group
         while True:
             self.host.run()
             self._take_added()
@@ -226,10 +230,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = (
-                engine.is_due or self._announces_end or self._ends_wait() or (group is not None and group.may_go_on)
-            )
-            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows, group):
+            is_due = engine.is_due or self._announces_end or self._ends_wait() or group.may_go_on
+            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
                 if has_discovered:
@@ -237,21 +239,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._discover_more()
                 has_discovered = True
             elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
-                if group is None or not group.holds(engine.nearest_us()):
+                if not group.holds(engine.nearest_us()):
                     self._warn_of_unread()
                     return self.state
-                if group.may_go_on and not has_renewed:
-                    # The others have read the report that this source has just made.
-                    has_renewed = True
-                elif group.is_worth_waiting():
+                if group.wait_for_others():
                     # A run ends when no source has anything to do: so this one plans a micro-batch without records.
-                    self._plan(max_rows, group, is_turn=True)
+                    self._plan(max_rows, goes_on=True)
                     return self.state
-                else:
-                    # Go on without the others.
-                    group.leave()
-                    group = self._group = None
-                    engine.apply(events.GroupLimitMoved(MAX_WATERMARK))
             else:
                 self.host.calls.wait()
 
@@ -270,10 +264,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return None
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
-        waits_for = self._group if explanation.waits_for_group else None
+        waits_for = self._group.slowest_at(explanation.at_us) if explanation.waits_for_group else None
         return replace(
             with_source(explanation, self.runtime, self.state, self._strange, self._rules),
-            group=None if waits_for is None else waits_for.slowest_at(explanation.at_us),
+            group=waits_for,
             batch=self._batch,
             reads=self._source.identity[:_SHOWN],
             routes_late=self._rules.routes_late,
@@ -359,35 +353,45 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     # ---- inside: plans -------------------------------------------------------------------------------------------
 
-    def _plan(self, max_rows: int | None, group: GroupExchange | None, *, is_turn: bool = False) -> bool:
-        """Plan, commit the plan if it has news or `is_turn`, and return whether it was committed."""
-        engine, limit_us = self.runtime.engine, self.host.event_time_limit_us
+    def _plan(self, max_rows: int | None, *, goes_on: bool = False) -> bool:
+        """Plan, commit the plan if it has news or the run `goes_on`, and return whether it was committed."""
+        engine, group, limit_us = self.runtime.engine, self._group, self.host.event_time_limit_us
         if limit_us is not None:
             engine.apply(events.TimeLimitMoved(limit_us))
         self._assign_waiting(max_rows)
-        if group is not None:
-            engine.apply(events.GroupLimitMoved(group.renew()))
-            # An empty micro-batch, so that Spark goes on to the next trigger, in which this source reads.
-            is_turn = is_turn or (group.lets_others_plan and engine.nearest_us() is not None)
+        for event in group.start_plan():
+            engine.apply(event)
         self.runtime.event_times.before_plan()
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
         check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
-        is_news = is_turn or self._announce_again or self._announces_end or engine.has_news(plan)
+        nearest_us = engine.nearest_us() if group.lets_others_plan else None
+        if nearest_us is not None or (group.lets_others_plan and self.is_draining):
+            # A micro-batch, maybe without records, so that Spark goes on to the next trigger, in which this source
+            # reads, or follows the others.
+            goes_on = nearest_us is not None or engine.status_after(plan) is SplitStatus.IDLE
+        is_news = goes_on or self._announce_again or self._announces_end or engine.has_news(plan)
         if is_news:
             if plan.rows:
                 self._read_us = now_us
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
-        if group is not None:
-            # First, since it may find more records.
-            outlook = self._outlook(max_rows) if group.in_one_query and min_rows is None else None
-            nearest_us = engine.nearest_us()
-            # A source that has read all records of a run does not count in the group.
-            has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
-            group.report(None if has_ended else plan.slowest_us, nearest_us, outlook)
+        if self._rules.group is not None:
+            group.end_plan(self._progress(plan, max_rows))
         return is_news
+
+    def _progress(self, plan: MicroBatchPlan, max_rows: int | None) -> Progress:
+        """Return how far the source is after a plan, for the other sources of its group."""
+        engine, status = self.runtime.engine, self.runtime.engine.status_after(plan)
+        # First, since it may find more records.
+        needs_outlook = self._group.needs_outlook and self._rules.min_rows is None
+        outlook = self._outlook(max_rows) if needs_outlook else None
+        nearest_us = engine.nearest_us()
+        # A source that has read all records of a run does not count in the group.
+        has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
+        watermark = None if has_ended else plan.slowest_us
+        return Progress(watermark, nearest_us, outlook, status, plan.after.combined)
 
     def _outlook(self, max_rows: int | None) -> Outlook | None:
         """Return how far the next plan gets, for the other sources of the query."""
@@ -401,8 +405,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _may_wait_for_rows(self) -> bool:
         """Return whether rows may wait for more: no other source waits for this one, and all present rows are known."""
-        is_waited_for = self._group is not None and self._group.is_waited_for
-        return not is_waited_for and self.runtime.event_times.knows_all
+        return not self._group.is_waited_for and self.runtime.event_times.knows_all
 
     def _ends_wait(self) -> bool:
         """Return whether rows that waited for more are read now."""
@@ -513,6 +516,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             outside=self.state.outside + plan.outside,
             generators=generators,
             time_limit_us=time_limit_us,
+            empty_since_us=LONG_AGO_US if table.combined == MAX_WATERMARK else engine.idle_clock.empty_since_us,
         )
         self._announce_again = False
         finished = engine.commit(plan)
@@ -544,9 +548,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         # Records that were read and not reported are read again, for the watermark.
         self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
-        if self._group is not None and len(state.table) and not self.is_draining:
-            # The others may plan before this source: until it plans, its watermark is that of the state (FLINK-40505).
-            self._group.report(state.table.slowest_counting(), None)
+        if state.sequence:
+            self._group.resume(state.table.slowest_counting(), state.table.combined)
 
     def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:
         """Put the splits of a state in work, without those that it finished."""
@@ -554,7 +557,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         positions = np.array([split.position for split in state.splits], np.int64)
         origins = np.array([split.origin().position for split in state.splits], np.int64)
         since_us, now_us = state.silent_since_us, self._now_us()
-        runtime.engine.apply(events.Restored(state.table.at(positions), origins, state.late, since_us, now_us))
+        table = state.table.at(positions)
+        runtime.engine.apply(events.Restored(table, origins, state.late, since_us, now_us, state.empty_since_us))
         if runtime.generators is not None and state.generators:
             known = dict(zip(state.table.split_ids, state.generators, strict=True))
             left = [split.split_id for split in state.unfinished()]

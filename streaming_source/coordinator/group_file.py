@@ -8,7 +8,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError, this_host
+from alignment.group_events import Member
+from streaming_source.coordinator.group_place import (
+    GroupPlace,
+    PlaceError,
+    member_from_json,
+    member_to_json,
+    seen_from_another_host,
+    this_host,
+)
 
 __all__ = ["GroupFile"]
 
@@ -45,7 +53,7 @@ class GroupFile(GroupPlace):
             with closing(self._open()) as file, file:
                 if own is not None:
                     file.execute("BEGIN IMMEDIATE")
-                    row = (group, own.source_id, self._host, own.to_json())
+                    row = (group, own.source_id, self._host, member_to_json(own))
                     file.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?)", row)
                 found = file.execute("SELECT host, report FROM member WHERE alignment_group = ?", (group,)).fetchall()
                 members = [self._member(host, text) for host, text in found]
@@ -74,8 +82,8 @@ class GroupFile(GroupPlace):
             return None
 
     def _member(self, host: str, text: str) -> Member:
-        member = Member.from_json(text)
-        return member if host == self._host else member.seen_from_another_host()
+        member = member_from_json(text)
+        return member if host == self._host else seen_from_another_host(member)
 
     def _open(self) -> sqlite3.Connection:
         # A connection for each exchange: one that is kept would be another process's after a fork.

@@ -6,16 +6,18 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 from uuid import getnode, uuid4
 
-from alignment.groups import Outlook, SourceReport, Turn
+from alignment.combine import SplitStatus
+from alignment.group_events import Member
+from alignment.groups import Outlook, SourceReport, TriggerPart
 from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupPlace", "Member", "PlaceError", "this_host"]
+__all__ = ["GroupPlace", "PlaceError", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
 _PROC: Final = Path("/proc")
 
@@ -30,43 +32,30 @@ class PlaceError(SourceError):
     """The reports of a group can be neither written nor read now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A source of a group, as it was when it last reported.
+def member_to_json(member: Member) -> str:
+    """All of a member as text; see `member_from_json`."""
+    return json.dumps(asdict(member))
 
-    Its process `pid` is one of this host. By a monotonic clock that all processes of the host share, it reported at
-    `at_us`, and its report counts until `until_us`, in microseconds.
+
+def member_from_json(text: str) -> Member:
+    """The member that a text is of."""
+    values = json.loads(text)
+    report = values["report"]
+    if (part := report["part"]) is not None:
+        outlook = part["outlook"]
+        part = TriggerPart(**{**part, "outlook": None if outlook is None else Outlook(**outlook)})
+    status = SplitStatus(report["status"])
+    return Member(**{**values, "report": SourceReport(**{**report, "part": part, "status": status})})
+
+
+def seen_from_another_host(member: Member, shift_us: int = 0) -> Member:
+    """The member where its process cannot be seen; `shift_us` is how far the clock there is ahead of its own.
+
+    It counts until its lease ends, for ten minutes at most.
     """
-
-    source_id: str
-    name: str
-    pid: int
-    at_us: int
-    until_us: int
-    report: SourceReport
-
-    def to_json(self) -> str:
-        """All of it as text; see `from_json`."""
-        return json.dumps(asdict(self))
-
-    def seen_from_another_host(self, shift_us: int = 0) -> Member:
-        """The member where its process cannot be seen; `shift_us` is how far the clock there is ahead of its own.
-
-        It counts until its lease ends, for ten minutes at most.
-        """
-        at_us = self.at_us + shift_us
-        lease_us = min(self.until_us - self.at_us, _FOREIGN_LEASE_US)
-        return replace(self, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
-
-    @classmethod
-    def from_json(cls, text: str) -> Member:
-        """The member that a text is of."""
-        values = json.loads(text)
-        report = values["report"]
-        if (turn := report["turn"]) is not None:
-            outlook = turn["outlook"]
-            report["turn"] = Turn(turn["rank"], None if outlook is None else Outlook(**outlook))
-        return cls(**{**values, "report": SourceReport(**report)})
+    at_us = member.at_us + shift_us
+    lease_us = min(member.until_us - member.at_us, _FOREIGN_LEASE_US)
+    return replace(member, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
 
 
 class GroupPlace(ABC):

@@ -14,7 +14,7 @@ from alignment.event_time_range import EventTimeRange
 from alignment.plan import PlanningRules, WatermarkTable
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
 from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
 
@@ -47,7 +47,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
     not say that; empty without one. Event times from `time_limit_us` on are invalid in the micro-batch that leads to
     this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option. `left_out` counts
     the splits that the last micro-batch finished and that are not here but follow from the checkpoint, and their
-    records: a state that comes of an offset.
+    records: a state that comes of an offset. The source has had no split in work since `empty_since_us`, by
+    processing time; `LONG_AGO_US` if it has one, or never had one.
     """
 
     sequence: int
@@ -61,6 +62,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     generators: tuple[GeneratorState | None, ...] = ()
     time_limit_us: int | None = None
     left_out: tuple[int, int] = (0, 0)
+    empty_since_us: int = LONG_AGO_US
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:

@@ -17,13 +17,21 @@ from typing import Final
 
 from pyarrow import fs
 
-from streaming_source.coordinator.group_place import GroupPlace, Member, PlaceError, this_host
+from alignment.group_events import Member
+from streaming_source.coordinator.group_place import (
+    GroupPlace,
+    PlaceError,
+    member_from_json,
+    member_to_json,
+    seen_from_another_host,
+    this_host,
+)
 from streaming_source.data_files.stores import Root, without_secrets, write_whole
 from streaming_source.spark.places import PLACE_ERRORS, check_writable
 
 __all__ = ["GroupDirectory"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 _LOOK_S: Final = {True: 0.05, False: 1.0}
 """Shortest time between two listings of the directory, by whether it is local: a remote listing takes requests."""
@@ -90,7 +98,7 @@ class GroupDirectory(GroupPlace):
 
     def _write(self, group: str, own: Member) -> None:
         shift_us = self._wall_us() - self._now_us()
-        text = {"v": _VERSION, "host": self._host, "shift_us": shift_us, "member": own.to_json()}
+        text = {"v": _VERSION, "host": self._host, "shift_us": shift_us, "member": member_to_json(own)}
         try:
             files, folder = self._opened(group)
             write_whole(files, posixpath.join(folder, f"{own.source_id}.json"), json.dumps(text).encode())
@@ -132,12 +140,12 @@ class GroupDirectory(GroupPlace):
             written = json.loads(text)
             if written["v"] != _VERSION:
                 raise PlaceError(f"a report of version {written['v']}: upgrade spark-watermark-alignment everywhere")
-            member = Member.from_json(written["member"])
+            member = member_from_json(written["member"])
         except (KeyError, TypeError, ValueError) as error:
             raise PlaceError(f"a report is damaged ({error!r}); remove the files of the directory") from None
         if written["host"] == self._host:
             return member
-        return member.seen_from_another_host(written["shift_us"] - (self._wall_us() - self._now_us()))
+        return seen_from_another_host(member, written["shift_us"] - (self._wall_us() - self._now_us()))
 
     def _delete(self, group: str, source_id: str) -> None:
         looked_s, found = self._found.get(group, (0.0, []))

@@ -5,17 +5,17 @@
 
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before the first), and its status; then, if there are any, the number of late records, and the time since which the
-split has had nothing to read, in microseconds since the epoch. `routed` counts the late records that were routed; it is
-left out if there were none. `furthest` is the largest watermark of a split that has finished, where that is beyond the
-source's. `late_log` is the id of the late log, which locates them. `time_limit`, with
-`maxFutureSkew`, is the event time from which on times are invalid in the micro-batch that the offset ends. With a
-user's watermark generator, `generators` has its state by split id: a version, the state, and, if it is not the split's
-position, the position up to which the generator has read; then, with `maxFutureSkew`, the limits of the micro-batches
-in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons for the
-watermark: see `streaming_source.monitoring.report`. `finished` counts the splits that the last micro-batch read to
-their ends and that are not in `splits`, as they follow from the enumerator's state, and their records. `fixed` has the
-options by which event times are read. They must stay the same for the life of a checkpoint: its watermarks are valid
-for these event times alone.
+split has had nothing to read, in microseconds since the epoch. `empty_since` is the time since which the source has had
+no split, where it had one before. `routed` counts the late records that were routed; it is left out if there were none.
+`furthest` is the largest watermark of a split that has finished, where that is beyond the source's. `late_log` is the
+id of the late log, which locates them. `time_limit`, with `maxFutureSkew`, is the event time from which on times are
+invalid in the micro-batch that the offset ends. With a user's watermark generator, `generators` has its state by split
+id: a version, the state, and, if it is not the split's position, the position up to which the generator has read; then,
+with `maxFutureSkew`, the limits of the micro-batches in between, each as its last position and the limit. Equal states
+give equal texts. `why` has the reasons for the watermark: see `streaming_source.monitoring.report`. `finished` counts
+the splits that the last micro-batch read to their ends and that are not in `splits`, as they follow from the
+enumerator's state, and their records. `fixed` has the options by which event times are read. They must stay the same
+for the life of a checkpoint: its watermarks are valid for these event times alone.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class OffsetCodec:
             **limit,
             **_generators_to_json(state),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
+            **({} if state.empty_since_us == LONG_AGO_US else {"empty_since": state.empty_since_us}),
             **({"routed": state.routed} if state.routed else {}),
             **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
@@ -150,6 +151,7 @@ class OffsetCodec:
                 generators=generators,
                 time_limit_us=limit_us,
                 left_out=(int(left_out[0]), int(left_out[1])),
+                empty_since_us=int(offset.get("empty_since", LONG_AGO_US)),
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):

@@ -223,8 +223,9 @@ class FrameOptions:
         "application",
         "alignmentScope",
         choice("application", "query"),
-        "With an alignment group: where its other sources are. `query`: they are all in this query, whose sources plan "
-        "one event time together, so that drift costs no micro-batches. Each of them must have it.",
+        "With an alignment group: where its other sources are. `query`: in this query, whose sources plan one event "
+        "time together, so that drift costs no micro-batches, and an idle one does not hold the query. Each of them "
+        "must have it.",
     )
     alignment_location: str | None = option_field(
         None,

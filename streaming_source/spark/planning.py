@@ -100,6 +100,7 @@ class StreamPlanning:
         self._note: PlannerNoteWriter | None = None
 
     def join_group(self) -> None:
+        """Spark has started the query, and plans none of its sources before this was called for each of them."""
         with self._turn:
             self._coordinator.join_group()
 

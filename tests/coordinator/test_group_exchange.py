@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from alignment.group_events import Seen
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_file import GroupFile
+from tests.coordinator.groups import renew, report
 
 INTERVAL_US = 1_000_000
 LEASE_US = 10_000_000
@@ -47,74 +49,72 @@ Join = Callable[..., GroupExchange]
 
 def test_each_source_learns_its_limit_from_the_others(join: Join) -> None:
     fast, slow = join(drift=10), join(drift=500)
-    assert fast.report(1_000, 1_001) == MAX_WATERMARK
-    assert slow.report(200, 201) == 1_500
-    assert fast.renew() == 210
-    slow.report(990, 991)
-    assert fast.renew() == 1_000
+    assert report(fast, 1_000, 1_001) == MAX_WATERMARK
+    assert report(slow, 200, 201) == 1_500
+    assert renew(fast) == 210
+    report(slow, 990, 991)
+    assert renew(fast) == 1_000
 
 
 def test_the_reports_of_another_group_do_not_count(join: Join) -> None:
-    join("other").report(5, 6)
-    assert join("g").report(1_000, 1_001) == MAX_WATERMARK
+    report(join("other"), 5, 6)
+    assert report(join("g"), 1_000, 1_001) == MAX_WATERMARK
 
 
 def test_a_source_that_leaves_does_not_hold_the_others_back(join: Join) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
-    assert fast.report(1_000, 1_001) == 210
+    report(slow, 200, 201)
+    assert report(fast, 1_000, 1_001) == 210
     slow.leave()
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
 
 
 def test_what_is_on_its_way_when_a_source_leaves_does_not_bring_it_back(join: Join, clock: Clock) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
+    report(slow, 200, 201)
     slow.leave()
     clock.now_us += INTERVAL_US
-    slow.renew_when_due(reads=True)
-    slow.report(300, 301)
-    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+    slow.renew_when_due()
+    report(slow, 300, 301)
+    assert report(fast, 1_000, 1_001) == MAX_WATERMARK
 
 
 def test_a_source_that_hangs_holds_the_others_for_its_lease_and_no_longer(join: Join, clock: Clock) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
+    report(slow, 200, 201)
     clock.now_us += LEASE_US - 1
-    assert fast.report(1_000, 1_001) == 210
+    assert report(fast, 1_000, 1_001) == 210
     clock.now_us += 1
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
     # It was only slow, and is back.
-    slow.renew()
-    assert fast.renew() == 210
+    renew(slow)
+    assert renew(fast) == 210
 
 
 def test_a_source_that_reads_gets_a_new_limit_at_once_and_renews_its_report_after_an_interval(
     join: Join, clock: Clock
 ) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
-    assert fast.report(1_000, 1_001) == 210
-    slow.report(300, 301)
-    assert fast.renew_when_due(reads=False) == 210
-    assert fast.renew_when_due(reads=True) == 310
-    slow.report(400, 401)
+    report(slow, 200, 201)
+    assert report(fast, 1_000, 1_001) == 210
+    report(slow, 300, 301)
+    fast.renew_when_due()
+    assert fast.membership.limit_us == 310
     clock.now_us += INTERVAL_US
-    assert fast.renew_when_due(reads=False) == 410
+    fast.renew_when_due()
     # It has renewed its report: its lease goes on from there.
     clock.now_us += LEASE_US - 1
-    assert slow.renew() == 1_010
+    assert renew(slow) == 1_010
     clock.now_us += 1
-    assert slow.renew() == MAX_WATERMARK
+    assert renew(slow) == MAX_WATERMARK
 
 
 def test_a_source_that_only_reads_removes_no_member(join: Join, tmp_path: Path, clock: Clock) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
-    fast.report(1_000, 1_001)
+    report(slow, 200, 201)
+    report(fast, 1_000, 1_001)
     clock.now_us += LEASE_US
-    fast._last_try_us = clock.now_us
-    assert fast.renew_when_due(reads=True) == MAX_WATERMARK
+    assert fast._exchange(None) == Seen(clock.now_us, (), is_fresh=False)
     with closing(sqlite3.connect(tmp_path / "group")) as file:
         assert file.execute("SELECT count(*) FROM member").fetchone() == (2,)
 
@@ -122,10 +122,11 @@ def test_a_source_that_only_reads_removes_no_member(join: Join, tmp_path: Path, 
 _MEMBER = """
 import sys, time
 from pathlib import Path
+from alignment.group_events import Progress
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_file import GroupFile
 exchange = GroupExchange(GroupFile(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
-exchange.report(200, 201)
+exchange.end_plan(Progress(200, 201))
 print("in", flush=True)
 time.sleep(600)
 """
@@ -138,10 +139,10 @@ def test_a_process_that_is_killed_does_not_hold_the_others_back(join: Join, tmp_
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
-        assert fast.report(1_000, 1_001) == 210
+        assert report(fast, 1_000, 1_001) == 210
         process.kill()
         process.wait()
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
 
 
 _APART = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -151,7 +152,7 @@ def test_a_process_in_another_container_is_not_taken_for_ended(join: Join, tmp_p
     if not shutil.which("unshare") or subprocess.run([*_APART, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare may make no process namespace here")
     here = join()
-    here.report(300, 301)
+    report(here, 300, 301)
     with subprocess.Popen(
         [*_APART, sys.executable, "-c", _MEMBER, str(tmp_path / "group")], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -160,13 +161,13 @@ def test_a_process_in_another_container_is_not_taken_for_ended(join: Join, tmp_p
         # Neither sees the other's process, and neither has removed the other's report.
         with closing(sqlite3.connect(tmp_path / "group")) as file:
             assert file.execute("SELECT count(*), count(DISTINCT host) FROM member").fetchone() == (2, 2)
-        assert here.renew() == 210
+        assert renew(here) == 210
         process.kill()
         process.wait()
     # It holds the others until its lease ends.
-    assert here.renew() == 210
+    assert renew(here) == 210
     clock.now_us += LEASE_US
-    assert here.renew() == MAX_WATERMARK
+    assert renew(here) == MAX_WATERMARK
 
 
 def test_a_run_that_was_killed_in_another_container_holds_the_group_for_minutes_and_not_for_days(
@@ -175,9 +176,9 @@ def test_a_run_that_was_killed_in_another_container_holds_the_group_for_minutes_
     killed = GroupExchange(GroupFile(tmp_path / "group", "another host"), "g", 10, INTERVAL_US, clock)
     killed.drain()
     here = join()
-    assert here.report(1_000, 1_001) < 0
+    assert report(here, 1_000, 1_001) < 0
     clock.now_us += 600 * INTERVAL_US
-    assert here.renew() == MAX_WATERMARK
+    assert renew(here) == MAX_WATERMARK
 
 
 def test_processes_of_one_machine_see_each_other_without_the_folder_proc(tmp_path: Path) -> None:
@@ -191,37 +192,37 @@ def test_processes_of_one_machine_see_each_other_without_the_folder_proc(tmp_pat
 
 def test_a_process_of_another_user_is_taken_for_alive(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
+    report(slow, 200, 201)
 
     def refuse(pid: int, signal: int) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refuse)
-    assert fast.report(1_000, 1_001) == 210
+    assert report(fast, 1_000, 1_001) == 210
 
 
 def test_where_nothing_can_be_exchanged_the_last_limit_holds_for_a_lease_and_is_then_lifted(
     join: Join, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     fast, slow = join(), join()
-    slow.report(200, 201)
-    fast.report(1_000, 1_001)
+    report(slow, 200, 201)
+    report(fast, 1_000, 1_001)
     # A member that was stopped in the middle of its transaction.
     holder = sqlite3.connect(tmp_path / "group", isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
     try:
         with caplog.at_level(logging.WARNING):
-            assert fast.renew() == 210
+            assert renew(fast) == 210
             clock.now_us += LEASE_US
-            assert fast.renew() == MAX_WATERMARK
+            assert renew(fast) == MAX_WATERMARK
         assert caplog.text.count("cannot be reached") == 1
         join().leave()
     finally:
         holder.rollback()
         holder.close()
-    slow.renew()
-    assert fast.renew() == 210
+    renew(slow)
+    assert renew(fast) == 210
 
 
 def test_two_sources_of_one_name_stay_two(join: Join) -> None:
-    assert join().source_id != join().source_id
+    assert join().membership.source_id != join().membership.source_id

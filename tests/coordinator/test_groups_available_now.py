@@ -91,7 +91,7 @@ def test_a_source_that_ends_or_does_not_plan_is_not_waited_for_without_an_end(
     group.members.remove(dead)
     assert ahead.plan()
     assert ahead.read == []
-    group.end(dead.exchange.source_id)
+    group.end(dead.exchange.membership.source_id)
     run(group)
     assert ahead.read == [100, 200]
     # One of another query lives, and does not go on.

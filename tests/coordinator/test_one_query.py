@@ -60,7 +60,7 @@ class Triggers:
     def restart(self) -> None:
         """Kill all planners, and go on from the last offsets that were written."""
         for member, state in zip(self.group.members, self.log[-1], strict=True):
-            self.group.end(member.exchange.source_id)
+            self.group.end(member.exchange.membership.source_id)
             member.restart(state)
 
 
@@ -164,7 +164,7 @@ def test_a_source_whose_planner_dies_holds_the_others_no_longer(group: Group) ->
     for _ in range(3):
         triggers.trigger()
     group.members.remove(second)
-    group.end(second.exchange.source_id)
+    group.end(second.exchange.membership.source_id)
     group.clock.advance("1 second")
     first.work()
     Triggers(group).run()

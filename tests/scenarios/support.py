@@ -71,7 +71,7 @@ class Planned:
     def restart(self, state: SourceState[Any, Any] | None = None) -> None:
         """Stop without a word, and come back from a state: by default the last."""
         # A process that is killed says no good-bye; the group finds out by its number.
-        self._group.end(self.exchange.source_id)
+        self._group.end(self.exchange.membership.source_id)
         self._workers.close()
         self._begin(state or self.state)
 
@@ -161,7 +161,7 @@ class Group:
     def end(self, source_id: str) -> None:
         """What the next exchange does when a member's process is gone; here all are one process."""
         exchange = self.exchange(0, SECOND)
-        exchange.source_id = source_id
+        exchange.membership.source_id = source_id
         exchange.leave()
 
     def plan_all(self) -> None:

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from alignment.group_events import Member
 from alignment.groups import SourceReport
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import Member, PlaceError
+from streaming_source.coordinator.group_place import PlaceError
 from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import OptionError
 from streaming_source.spark import group_directory
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.group_directory import GroupDirectory
+from tests.coordinator.groups import renew, report
 from tests.files.stores import s3_store
 
 SECOND_US = 1_000_000
@@ -57,23 +59,23 @@ def join(tmp_path: Path, clock: Time) -> Join:
 
 def test_each_source_learns_its_limit_from_those_of_other_hosts(join: Join) -> None:
     fast, slow, other = join("a", drift=10), join("b", drift=500), join("b", group="../other")
-    other.report(5, 6)
-    assert fast.report(1_000, 1_001) == MAX_WATERMARK
-    assert slow.report(200, 201) == 1_500
-    assert fast.renew() == 210
-    assert fast.slowest is not None
-    assert fast.slowest.watermark == 200
+    report(other, 5, 6)
+    assert report(fast, 1_000, 1_001) == MAX_WATERMARK
+    assert report(slow, 200, 201) == 1_500
+    assert renew(fast) == 210
+    assert fast.membership.slowest is not None
+    assert fast.membership.slowest.report.watermark == 200
     slow.leave()
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
 
 
 def test_a_lease_ends_by_the_time_that_has_passed_and_not_by_the_clock_of_a_host(join: Join, clock: Time) -> None:
     fast, slow = join("a"), join("b")
-    slow.report(200, 201)
+    report(slow, 200, 201)
     clock.passed_us = LEASE_US - 1
-    assert fast.report(1_000, 1_001) == 210
+    assert report(fast, 1_000, 1_001) == 210
     clock.passed_us = LEASE_US
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
 
 
 def test_a_run_that_was_killed_on_another_host_holds_the_group_for_minutes_and_not_for_days(
@@ -82,9 +84,9 @@ def test_a_run_that_was_killed_on_another_host_holds_the_group_for_minutes_and_n
     killed, next_run = join("b"), join("a")
     killed.drain()
     clock.passed_us = 599 * SECOND_US
-    assert next_run.report(1_000, 1_001) < 0
+    assert report(next_run, 1_000, 1_001) < 0
     clock.passed_us = 600 * SECOND_US
-    assert next_run.renew() == MAX_WATERMARK
+    assert renew(next_run) == MAX_WATERMARK
 
 
 def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path, join: Join, clock: Time) -> None:
@@ -92,17 +94,17 @@ def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path,
     ended = Member("gone", "slow", 2**22 + 1, now_us, now_us + LEASE_US, SourceReport(10, 200, 201))
     fast.place.exchange("g", ended, lambda member: False)
     assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == ["gone"]
-    assert fast.report(1_000, 1_001) == MAX_WATERMARK
+    assert report(fast, 1_000, 1_001) == MAX_WATERMARK
     # It is forgotten, and its file with it.
-    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == [fast.source_id]
+    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == [fast.membership.source_id]
 
 
 def test_a_version_changes_with_what_others_write_and_with_nothing_else(join: Join) -> None:
     fast, slow = join("a"), join("b")
-    fast.report(1_000, 1_001)
+    report(fast, 1_000, 1_001)
     before = fast.place.version()
     assert fast.place.version() == before
-    slow.report(200, 201)
+    report(slow, 200, 201)
     fast.place.wait_for_change(before, 10)
     assert fast.place.version() != before
 
@@ -111,9 +113,9 @@ def test_a_file_that_is_missing_while_it_is_replaced_is_looked_for_again(
     join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast, slow = join("a"), join("b")
-    slow.report(200, 201)
-    assert fast.report(1_000, 1_001) == 210
-    (own,) = (file for file in (tmp_path / "groups").rglob("*.json") if file.stem == slow.source_id)
+    report(slow, 200, 201)
+    assert report(fast, 1_000, 1_001) == 210
+    (own,) = (file for file in (tmp_path / "groups").rglob("*.json") if file.stem == slow.membership.source_id)
     hidden, read = own.rename(own.with_name("_hidden")), GroupDirectory._read
 
     def replaced_afterwards(place: GroupDirectory, group: str) -> object:
@@ -123,7 +125,7 @@ def test_a_file_that_is_missing_while_it_is_replaced_is_looked_for_again(
         return found
 
     monkeypatch.setattr(GroupDirectory, "_read", replaced_afterwards)
-    assert fast.renew() == 210
+    assert renew(fast) == 210
 
 
 def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
@@ -131,12 +133,12 @@ def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
 ) -> None:
     monkeypatch.setattr(group_directory, "_LOOK_S", {True: 60.0, False: 60.0})
     fast = join("a")
-    fast.report(1_000, 1_001)
-    (report,) = (tmp_path / "groups").rglob("*.json")
-    report.write_text("{")
+    report(fast, 1_000, 1_001)
+    (written,) = (tmp_path / "groups").rglob("*.json")
+    written.write_text("{")
     with pytest.raises(PlaceError, match=r"a report is damaged .*; remove the files of the directory"):
         fast.place.exchange("g", Member("b", "b", 1, 0, 1, SourceReport(1)), lambda member: False)
-    report.unlink()
+    written.unlink()
     assert fast.place.version() is None
 
 
@@ -163,10 +165,10 @@ def test_a_group_that_has_no_place_is_refused_before_anything_is_planned(
 
 def test_what_cannot_be_read_is_named(join: Join, tmp_path: Path) -> None:
     fast = join("a")
-    fast.report(1_000, 1_001)
-    (report,) = (tmp_path / "groups").rglob("*.json")
-    report.write_text('{"v": 2}')
-    with pytest.raises(PlaceError, match=r"a report of version 2: upgrade spark-watermark-alignment everywhere"):
+    report(fast, 1_000, 1_001)
+    (written,) = (tmp_path / "groups").rglob("*.json")
+    written.write_text('{"v": 3}')
+    with pytest.raises(PlaceError, match=r"a report of version 3: upgrade spark-watermark-alignment everywhere"):
         fast.place.exchange("g", None, lambda member: False)
 
 
@@ -174,8 +176,8 @@ def test_members_meet_in_an_object_store_with_the_options_of_the_source(join: Jo
     store = s3_store(s3_endpoint)
     root = StorageOptions.of(store.storage).at(f"{store.uri}/groups")
     fast, slow = join("a", root=root), join("b", root=root)
-    slow.report(200, 201)
-    assert fast.report(1_000, 1_001) == 210
+    report(slow, 200, 201)
+    assert report(fast, 1_000, 1_001) == 210
     slow.leave()
-    assert fast.renew() == MAX_WATERMARK
+    assert renew(fast) == MAX_WATERMARK
     assert len(store.names("groups")) == 1
