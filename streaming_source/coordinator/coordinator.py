@@ -97,6 +97,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
+        self._warned_behind_us = 0
         self._strange = StrangeTimes()
         # The state at which more was looked for in vain.
         self._looked_at: SourceState[SplitT, CheckpointT] | None = None
@@ -483,6 +484,26 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
         )
 
+    def _warn_of_disorder(self, plan: MicroBatchPlan, bound_us: int) -> None:
+        """Without the exact watermark, warn of records that are there before Spark drops them as they are read.
+
+        Again only where they are twice as far behind.
+        """
+        engine, delay_us = self.runtime.engine, max(bound_us, self._rules.planning.max_drift_us or 0)
+        behind_us = self._strange.unread_behind(plan, engine.index, engine.horizon_us, bound_us)
+        if behind_us <= max(delay_us, 2 * self._warned_behind_us):
+            return
+        self._warned_behind_us = behind_us
+        _log.warning(
+            "records that are there and not read yet are up to %s behind those that were read, and maxOutOfOrderness "
+            "is %s: files have records out of order. Spark drops them where withWatermark has a smaller delay. Use the "
+            "exact watermark, with read_stream(spark) or from_source, under which what is there is never late; or give "
+            "withWatermark a larger delay, above %s as far as the files were read",
+            format_duration(behind_us),
+            format_duration(bound_us),
+            format_duration(behind_us),
+        )
+
     def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
@@ -492,6 +513,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
         self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
+        if not self._rules.announces and bound_us is not None and not self._rules.reports:
+            self._warn_of_disorder(plan, bound_us)
         if self._rules.planning.perfect:
             self._strange.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())

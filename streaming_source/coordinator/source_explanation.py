@@ -13,7 +13,7 @@ from alignment.explain import FUTURE_US, Explanation, FarRecord, SplitExplanatio
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MIN_WATERMARK, BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import SourceSplit
 from streaming_source.coordinator.event_times import RecordNumber
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
@@ -39,7 +39,7 @@ class StrangeTimes:
     watermark by being there and unread, though its split was read further than the bound on out-of-orderness foresees.
     `needed_bound_us` is the smallest bound on out-of-orderness with which none of the late records would have been late
     that a split delivered while it was read; None if there was none. Neither is known where only readers know event
-    times.
+    times. `latest_us` is the latest event time of all that was read, as far as a bound on out-of-orderness shows it.
     """
 
     def __init__(self) -> None:
@@ -48,6 +48,7 @@ class StrangeTimes:
         # By split: the position of the next record that was looked at, the end of what was known then, the answer.
         self._outliers: dict[str, tuple[int, int, bool]] = {}
         self.needed_bound_us: int | None = None
+        self.latest_us = NO_TIMESTAMP
 
     def note(
         self,
@@ -107,6 +108,18 @@ class StrangeTimes:
         if time_us <= watermark:
             place = event_times.place_of(split_id, number) or f"position {number}"
             self.earlier[split_id] = FarRecord(time_us, place)
+
+    def unread_behind(self, plan: MicroBatchPlan, index: EventTimeIndex, horizon_us: int, bound_us: int) -> int:
+        """Return how far the earliest record that a plan leaves unread is behind the latest that was read; 0 for none.
+
+        Not counted are records of which the index does not know the event times. O(n log m).
+        """
+        watermark = int(plan.after.watermarks.max(initial=MIN_WATERMARK))
+        if watermark > MIN_WATERMARK:
+            self.latest_us = max(self.latest_us, watermark + bound_us + 1)
+        earliest = index.earliest_times(plan.after.positions)
+        earliest_us = min(int(earliest[earliest > NO_TIMESTAMP].min(initial=MAX_WATERMARK)), horizon_us)
+        return max(self.latest_us - earliest_us, 0) if self.latest_us > NO_TIMESTAMP else 0
 
     def is_outlier(
         self, split: SplitExplanation, index: EventTimeIndex, event_times: EventTimeProvider[Any], bound_us: int

@@ -181,3 +181,33 @@ def test_delta_tables_in_any_order_are_on_time_with_any_bound(seed: int) -> None
 
         assert (counts(done), late(done)) == (expected, 0), f"seed {seed}"
         done.close()
+
+
+# ---- the plain door --------------------------------------------------------------------------------------------------
+
+
+def test_without_the_exact_watermark_disorder_is_warned_of_before_spark_drops_a_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_order(tmp_path / "t").optimize.compact()
+    plain = SourceHarness(DeltaSource(str(tmp_path / "t")), strategy("1 minute"), max_rows=100, exact=False)
+    read_us, dropped = NO_TIMESTAMP, 0
+    while not dropped:
+        warned = [record for record in caplog.records if "Spark drops them" in record.getMessage()]
+        batch = plain.run_batch()
+        assert batch is not None
+        # Spark drops what is at or below the latest event time of earlier micro-batches, less the delay.
+        dropped = sum(record.time_us <= read_us - 60 * SECOND for record in batch.all_records)
+        read_us = max(read_us, *(record.time_us for record in batch.all_records))
+    assert len(warned) == 1
+    message = warned[0].getMessage()
+    assert "are up to 19 minutes 58 seconds behind those that were read, and maxOutOfOrderness is 1 minute" in message
+    assert "Use the exact watermark" in message
+    assert "a larger delay, above 19 minutes 58 seconds" in message
+
+
+def test_where_records_come_in_order_nothing_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    in_order(tmp_path / "t")
+    plain = SourceHarness(DeltaSource(str(tmp_path / "t")), strategy("0 seconds"), max_rows=100, exact=False)
+    plain.run()
+    assert (counts(plain), caplog.records) == (Counter(TIMES), [])
