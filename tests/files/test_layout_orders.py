@@ -380,3 +380,50 @@ def test_an_order_that_promises_needs_a_bound(tmp_path: Path) -> None:
         OptionError, match=r"fileOrder = 'name' declares that later files are behind .* maxOutOfOrderness"
     ):
         SourceHarness(source, unbound)
+
+
+# ---- all that is there was read --------------------------------------------------------------------------------------
+
+
+def test_when_all_files_were_read_the_watermark_is_that_of_the_furthest(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "1.parquet", [0, 10, 600])
+    write(tmp_path / "b" / "1.parquet", [0, 10, 200])
+    reading = harness(tmp_path, bound="3 minutes", bounded=False, max_rows=2)
+    reading.run()
+    reading.restart()
+    assert reading.watermark == (600 - 180) * SECOND - 1
+    write(tmp_path / "b" / "2.parquet", [500, 700])
+    reading.clock.advance("1 minute")
+    reading.run()
+    assert reading.watermark == (700 - 180) * SECOND - 1
+    assert not any(reading.state.late)
+
+
+def test_files_that_lag_by_directory_are_named_with_the_fix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Six directories, each five minutes behind the one before; each listing catches a round half written."""
+    for split_by in ("file", "directory"):
+        caplog.clear()
+        root = tmp_path / split_by
+        source = FileSource(str(root), split_by, bounded=False, data_schema=pa.schema([("t", pa.timestamp("us"))]))
+        root.mkdir()
+        reading = SourceHarness(source, strategy("3 minutes"))
+        late = 0
+        for number in range(16):
+            for half in (range(3), range(3, 6)):
+                for directory in half:
+                    first = 3600 + 60 * number - 300 * directory
+                    write(root / f"d{directory}" / f"{number:02}.parquet", [first, first + 30])
+                reading.clock.advance("1 minute")
+                announced = reading.watermark
+                late += sum(r.time_us <= announced for batch in reading.run() for r in batch.all_records)
+        messages = [record.getMessage() for record in caplog.records if "lag by directory" in record.getMessage()]
+        if split_by == "file":
+            (message,) = messages
+            # Of all rounds those in the second half of a listing, and those of the first that are behind them.
+            assert late > 120
+            assert "those of 'd5' come up to 25 minutes 30 seconds behind those of 'd0'" in message
+            assert "Set splitBy = directory" in message
+        else:
+            assert messages == []
+            # Only until the directories that were found later have come to where the watermark was.
+            assert late < 100

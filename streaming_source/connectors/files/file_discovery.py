@@ -10,9 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files.backlog import WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey
 from streaming_source.connectors.files.finished import FinishedFiles
+from streaming_source.connectors.files.lagging import Span
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
 from streaming_source.connectors.files.marks import MARK, Known, Marks, MarkSet
 from streaming_source.data_files.file import FileBlocks
@@ -36,7 +38,7 @@ class FoundFiles:
     `waiting` are new files, packed (see `WaitingFile`). `rewritten` files were known with another content. `left_out`
     files are skipped by the source, until they are gone. In the first listing `finished` has the paths of finished
     files that are still there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key
-    `forgotten` are in none of these.
+    `forgotten` are in none of these. In the order of event times `spans` has, by directory, those of the new files.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -46,6 +48,14 @@ class FoundFiles:
     finished: list[str] = field(default_factory=list)
     newest_ms: int = 0
     forgotten: OrderKey | None = None
+    spans: dict[str, Span] = field(default_factory=dict)
+
+    def extend_span(self, file: ListedFile, blocks: FileBlocks) -> None:
+        """A new file was described. O(blocks)."""
+        earliest_us, latest_us = blocks.earliest_us, int(blocks.max_us.max(initial=NO_TIMESTAMP))
+        if NO_TIMESTAMP < earliest_us <= latest_us:
+            known = self.spans.get(file.directory, (earliest_us, latest_us))
+            self.spans[file.directory] = min(known[0], earliest_us), max(known[1], latest_us)
 
 
 @dataclass(slots=True)
@@ -151,6 +161,8 @@ class FileDiscovery:
             elif is_rewritten:
                 found.rewritten.append(WaitingFile(file, blocks))
             else:
+                if blocks is not None:
+                    found.extend_span(file, blocks)
                 found.waiting.append(WaitingFile(file, blocks).pack(self.order))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Final
 import numpy as np
 from pyarrow import fs
 
+from alignment.durations import format_duration
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
@@ -22,6 +24,7 @@ from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles, warn_ignored
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
+from streaming_source.connectors.files.lagging import LaggingDirectories
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
@@ -35,6 +38,8 @@ RECENT_FILES: Final = 1024
 """How many finished files an offset remembers where files are read in the order of names or modification times."""
 
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
+
+_log = logging.getLogger(__name__)
 
 
 class FiniteFileEnumerator(FileSplitEnumerator):
@@ -62,6 +67,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             )
         self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
         self._files: FilesInWork[ListedFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
+        self._lagging = LaggingDirectories(context.out_of_orderness_us or 0)
         self._left_out: dict[str, ListedFile] = {}
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
@@ -110,6 +116,17 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._index(split.split_id, file, blocks, read=split.position)
 
     def _on_found(self, found: FoundFiles) -> None:
+        if (lag := self._lagging.look(found.spans)) is not None:
+            _log.warning(
+                "these files lag by directory, again and again: those of %r come up to %s behind those of %r, and "
+                "splitBy is file, so that a file that comes later holds nothing: its records are late where that is "
+                "more than maxOutOfOrderness, %s. Set splitBy = directory, with a new checkpointLocation: then each "
+                "directory holds the watermark until its next file is there",
+                lag.directory,
+                format_duration(lag.lag_us),
+                lag.ahead,
+                format_duration(self._context.out_of_orderness_us or 0),
+            )
         self._newest_ms = max(self._newest_ms, found.newest_ms)
         self._left_out.update((file.relative_path, file) for file in found.left_out)
         for path in found.left_out_and_gone:
