@@ -6,22 +6,27 @@ read before the last micro-batch: the smallest delay under which Spark does not 
 and drops by that of the micro-batch before. That depends on how splits are read. Here all are read at one pace: each of
 `PACES` micro-batches has the same share of the positions of each split, as Spark's own Kafka source reads a backlog
 with `maxOffsetsPerTrigger`.
+
+Records that come together, as those of a file or of a commit do, are there at once: in which order they stand is no
+matter of lateness. How late records *come* is how far they are behind the latest of those that came before. What is
+read by event time, and stands in another order, is kept as state until the watermark, which stays below what is unread,
+has passed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import Int64Array
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 
-__all__ = ["PACES", "DelayCount", "DisorderHistogram", "SplitDisorder", "paces_of"]
+__all__ = ["PACES", "Arrivals", "DelayCount", "DisorderHistogram", "KeptState", "SplitDisorder", "paces_of"]
 
 
 PACES: Final = 100
@@ -153,6 +158,96 @@ class DelayCount:
         for i, delay_us in enumerate(self._delays_us.tolist()):
             self.late[i] += np.count_nonzero(disorder > delay_us)
             self.behind[i] += np.count_nonzero(lag > delay_us)
+
+
+class Arrivals:
+    """How far records are behind the latest of those that came before them, where they come many at once.
+
+    Parameters
+    ----------
+    units
+        By split, what came at once: the first position of each unit, rising; its log; and its order in that log. Units
+        of one log and order came together.
+    """
+
+    def __init__(self, units: Mapping[str, Sequence[tuple[int, str, int]]]) -> None:
+        self._units = {split_id: [(log, order) for _, log, order in known] for split_id, known in units.items()}
+        self._starts = {split_id: np.array([start for start, *_ in known]) for split_id, known in units.items()}
+        self._latest: dict[tuple[str, int], int] = {}
+        self._before: dict[tuple[str, int], int] = {}
+        self.disorder = DisorderHistogram()
+
+    def __len__(self) -> int:
+        """How often records came to a log that had some."""
+        units = {unit for known in self._units.values() for unit in known}
+        return len(units) - len({log for log, _ in units})
+
+    def see(self, split_id: str, positions: Int64Array, times: Int64Array) -> None:
+        """Take in records that have an event time, in any order. O(n)."""
+        for unit, part in self._parts(split_id, positions):
+            self._latest[unit] = max(self._latest.get(unit, NO_TIMESTAMP), int(times[part].max()))
+
+    def settle(self) -> None:
+        """All records were seen. O(u log u) for u units."""
+        log_before, latest = "", NO_TIMESTAMP
+        for log, order in sorted(self._latest):
+            latest = latest if log == log_before else NO_TIMESTAMP
+            self._before[log, order] = latest
+            log_before, latest = log, max(latest, self._latest[log, order])
+
+    def add(self, split_id: str, positions: Int64Array, times: Int64Array) -> None:
+        """Count the same records, after `settle`, again in any order. O(n)."""
+        for unit, part in self._parts(split_id, positions):
+            before_us = self._before[unit]
+            if before_us > NO_TIMESTAMP:
+                self.disorder.add(np.maximum(before_us - times[part], 0))
+
+    def _parts(self, split_id: str, positions: Int64Array) -> Iterator[tuple[tuple[str, int], npt.NDArray[np.intp]]]:
+        if positions.size:
+            number = np.searchsorted(self._starts[split_id], positions, side="right") - 1
+            for one in np.unique(number).tolist():
+                yield self._units[split_id][one], np.flatnonzero(number == one)
+
+
+class KeptState:
+    """How many records a query keeps as state that reads all by event time, since they stand in another order.
+
+    It is looked at as all splits have been read up to each of `BOUNDS` event times between the first and the last:
+    the watermark is below what is unread then, and what was read above it is kept.
+    """
+
+    BOUNDS: ClassVar[int] = 100
+
+    def __init__(self, first_us: int, last_us: int) -> None:
+        self._bounds = np.linspace(first_us, last_us, self.BOUNDS + 1)[1:].astype(np.int64)
+        self._bounds[-1] = last_us
+        # By the number of the first bound up to which a record is read: the earliest, and how many by event time.
+        self._earliest = np.full(self.BOUNDS, MAX_WATERMARK)
+        self._counts = np.zeros((self.BOUNDS, self.BOUNDS), np.int64)
+        self._latest: dict[str, int] = {}
+
+    def add(self, split_id: str, times: Int64Array) -> None:
+        """The next records of a split that have an event time. O(n)."""
+        if times.size:
+            latest, _ = _behind(times, self._latest.get(split_id))
+            self._latest[split_id] = int(latest[-1])
+            read_at, at = (np.searchsorted(self._bounds, column) for column in (latest, times))
+            np.minimum.at(self._earliest, read_at, times)
+            np.add.at(self._counts, (read_at, at), 1)
+
+    def most(self) -> tuple[int, int]:
+        """The most event time, in microseconds, and the most records that are kept: upper bounds, 0 for next to none.
+
+        A read limit may stop anywhere before the next bound: of what is read up to that, all but the earliest.
+        """
+        unread_us = np.minimum.accumulate(self._earliest[::-1])[::-1]
+        spans_us = np.where(unread_us <= self._bounds, self._bounds - unread_us, 0)
+        in_order_us = 2 * int(self._bounds[-1] - self._bounds[0]) // (self.BOUNDS - 1)
+        kept = np.zeros(self.BOUNDS, np.int64)
+        for number in np.flatnonzero(spans_us > in_order_us).tolist():
+            first = int(np.searchsorted(self._bounds, unread_us[number]))
+            kept[number] = self._counts[: number + 1, first:].sum()
+        return (int(spans_us.max()), int(kept.max())) if kept.any() else (0, 0)
 
 
 def _behind(times: Int64Array, latest_us: int | None) -> tuple[Int64Array, Int64Array]:

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from streaming_source.api import SourceSplit
 from streaming_source.data_files.file import DataFile, FileBlocks, Place
 
-__all__ = ["FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
+__all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,14 @@ class FileRange:
     place: Place | None = None
 
 
+class Arrival(NamedTuple):
+    """When a file came: in which `log`, and as which there, in the `order` that `by` names."""
+
+    log: str
+    order: int
+    by: str
+
+
 class RangedSplit(SourceSplit):
     """A split whose records are in data files. `ranges` are what a reader reads, in this order.
 
@@ -46,6 +54,10 @@ class RangedSplit(SourceSplit):
     @abstractmethod
     def with_ranges(self, ranges: tuple[FileRange, ...]) -> Self:
         """Return the split for a reader of these ranges."""
+
+    @abstractmethod
+    def arrival_of(self, part: FileRange) -> Arrival:
+        """Return when the file of one of the `ranges` came."""
 
 
 @dataclass(frozen=True, slots=True)

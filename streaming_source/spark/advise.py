@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -12,10 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
-from alignment.disorder import DelayCount, DisorderHistogram, SplitDisorder, paces_of
+from alignment.disorder import Arrivals, DelayCount, DisorderHistogram, KeptState, SplitDisorder, paces_of
 from alignment.durations import format_duration
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
+from streaming_source.connectors.tables.source import TableSource
+from streaming_source.connectors.tables.split import TableSplit
+from streaming_source.data_files.ranges import Arrival, RangedSplit
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
@@ -29,7 +32,16 @@ if TYPE_CHECKING:
 
     from streaming_source.spark.readers import AlignedBatchReader
 
-__all__ = ["Advice", "DelayAdvice", "SplitAdvice", "advise", "advise_on", "event_times_of"]
+__all__ = [
+    "Advice",
+    "ArrivalAdvice",
+    "DelayAdvice",
+    "SplitAdvice",
+    "StateAdvice",
+    "advise",
+    "advise_on",
+    "event_times_of",
+]
 
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
@@ -41,9 +53,9 @@ _NAMED: Final = 20
 class DelayAdvice:
     """What the delay `delay_us` covers.
 
-    With `delay_us` as `maxOutOfOrderness`, at least the share `covers` of the records is on time; `late` records are
-    late in their own split. With it as the delay of Spark's own watermark, `behind` records are below that watermark if
-    all splits are read at one pace; Spark needs the delay `spark_delay_us` to cover the same share.
+    At least the share `covers` of the records is no further than `delay_us` behind the latest one before it in its
+    split; `late` records are. With it as the delay of Spark's own watermark, `behind` records are below that watermark
+    if all splits are read at one pace; Spark needs the delay `spark_delay_us` to cover the same share.
     """
 
     covers: float
@@ -51,6 +63,33 @@ class DelayAdvice:
     late: int
     behind: int
     spark_delay_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalAdvice:
+    """How late records come, in the order in which their files do, that of `by`.
+
+    Records came `times` to a log that had some. `disorder_us` is what covers 99, 99.9 and 100 % of these, behind all
+    that was there before: what `maxOutOfOrderness` is about.
+    """
+
+    by: str
+    times: int
+    disorder_us: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateAdvice:
+    """What the order of records in files costs a query that reads all of them by event time.
+
+    Of the `splits`, up to `open_at_once` overlap in event time. Up to `rows` records are kept as state, `span_us` of
+    event time, since others that are earlier stand behind them; to about a hundredth of all.
+    """
+
+    splits: int
+    open_at_once: int
+    rows: int
+    span_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +110,8 @@ class Advice:
 
     Of all `rows`, the `invalid` ones have no valid event time, so no delay covers them; the `in_future` ones were later
     than the clock. Splits that are read at one pace are at most `skew_us` apart in event time. `delays` are those that
-    cover 99, 99.9 and 100 % of the records; `splits` describes each split, ordered by split id.
+    cover 99, 99.9 and 100 % of the records, by the order in which they stand in their splits; `splits` describes each
+    split, ordered by split id. `arrival` and `state` are of files, and those of tables; None elsewhere.
     """
 
     rows: int
@@ -80,6 +120,8 @@ class Advice:
     skew_us: int
     delays: tuple[DelayAdvice, ...]
     splits: tuple[SplitAdvice, ...]
+    arrival: ArrivalAdvice | None = None
+    state: StateAdvice | None = None
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -125,11 +167,17 @@ def advise_on(source: AlignedDataSource) -> Advice:
     reader = source.times_reader()
     # Planned once, so that records written during the scans are in neither of them.
     parts = reader.partitions()
-    splits = _extents(reader, parts)
+    splits, files = _extents(reader, parts), _files(reader, parts)
+    arrivals = Arrivals(_units(files))
     now_us, in_future = time.time_ns() // 1000, 0
     for split_id, positions, times, invalid in _scan(reader, parts):
         splits[split_id].add(positions, times, invalid)
         in_future += int(np.count_nonzero(times > now_us))
+        if files:
+            arrivals.see(split_id, positions, times)
+    arrivals.settle()
+    first_us, last_us = _ends(splits.values())
+    state = KeptState(first_us, last_us)
     total = DisorderHistogram()
     for known in splits.values():
         total.merge(known.disorder)
@@ -137,6 +185,9 @@ def advise_on(source: AlignedDataSource) -> Advice:
     count = DelayCount(splits, np.array(delays_us))
     for split_id, positions, times, _ in _scan(reader, parts):
         count.add(split_id, positions, times)
+        if files:
+            arrivals.add(split_id, positions, times)
+            state.add(split_id, times)
     columns = zip(_SHARES, delays_us, count.late.tolist(), count.behind.tolist(), strict=True)
     return Advice(
         rows=sum(known.rows for known in splits.values()),
@@ -158,6 +209,8 @@ def advise_on(source: AlignedDataSource) -> Advice:
             )
             for split_id, known in sorted(splits.items())
         ),
+        arrival=_arrival_advice(files[0][2], arrivals) if files else None,
+        state=_state_advice(splits, state) if files else None,
     )
 
 
@@ -179,6 +232,49 @@ def event_times_of(source: AlignedDataSource) -> dict[str, tuple[Int64Array, Int
         order = np.argsort(positions, kind="stable")
         splits[split_id] = positions[order], times[order]
     return splits
+
+
+def _files(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> list[tuple[str, int, Arrival]]:
+    """Return the split of each file that is read, the position of its first row there, and when it came."""
+    ranged = [split for part in parts for split in part.splits if isinstance(split, RangedSplit)]
+    came = reader.source.files_came() if ranged and isinstance(reader.source, TableSource) else {}
+    found = set()
+    for split in ranged:
+        for one in split.ranges:
+            arrival = split.arrival_of(one)
+            if isinstance(split, TableSplit):
+                arrival = arrival._replace(order=came.get(split.file.path, arrival.order))
+            found.add((split.split_id, one.position - one.start, arrival))
+    return sorted(found)
+
+
+def _units(files: Sequence[tuple[str, int, Arrival]]) -> dict[str, list[tuple[int, str, int]]]:
+    units: dict[str, list[tuple[int, str, int]]] = {}
+    for split_id, first, arrival in files:
+        units.setdefault(split_id, []).append((first, arrival.log, arrival.order))
+    return units
+
+
+def _ends(splits: Iterable[SplitDisorder]) -> tuple[int, int]:
+    """Return the earliest and the latest event time; 0 without any."""
+    known = [(split.earliest_us, split.latest_us) for split in splits]
+    first = min((first_us for first_us, _ in known if first_us is not None), default=0)
+    return first, max((last_us for _, last_us in known if last_us is not None), default=0)
+
+
+def _arrival_advice(arrival: Arrival, arrivals: Arrivals) -> ArrivalAdvice:
+    disorder_us = tuple(_rounded_up(arrivals.disorder.covering_us(share)) for share in _SHARES)
+    return ArrivalAdvice(arrival.by, len(arrivals), disorder_us)
+
+
+def _state_advice(splits: Mapping[str, SplitDisorder], state: KeptState) -> StateAdvice:
+    known = [(split.earliest_us, split.latest_us) for split in splits.values()]
+    first, last = (
+        np.sort([time_us for time_us in column if time_us is not None]) for column in zip(*known, strict=True)
+    )
+    is_open = np.searchsorted(first, first, side="right") - np.searchsorted(last, first)
+    span_us, rows = state.most()
+    return StateAdvice(len(splits), int(is_open.max(initial=0)), rows, span_us)
 
 
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:
@@ -231,9 +327,17 @@ def _lines(advice: Advice) -> Iterator[str]:
     last_us = max(split.latest_us for split in known if split.latest_us is not None)
     yield f"Event times from {format_timestamp(first_us)} to {format_timestamp(last_us)}."
     yield f"Read at one pace, splits are up to {format_duration(_rounded_up(advice.skew_us))} apart."
-    yield ""
     seen = advice.rows - advice.invalid
-    table = [("covers", "maxOutOfOrderness", "late in its split", "below Spark's own watermark", "Spark would need")]
+    if advice.state is not None:
+        yield from _state_lines(advice.state)
+    if advice.arrival is not None:
+        yield from _arrival_lines(advice.arrival)
+    yield ""
+    if advice.arrival is None:
+        yield "Records that are not there yet may be maxOutOfOrderness behind the latest one. By positions:"
+    else:
+        yield "As records stand in their splits, whenever they came:"
+    table = [("covers", "maxOutOfOrderness", "further behind", "below Spark's own watermark", "Spark would need")]
     table += [
         (
             f"{delay.covers:.1%}".replace(".0%", "%"),
@@ -263,6 +367,38 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield from aligned(rows)
     if len(worst) < len(known):
         yield f"and {len(known) - len(worst):,} splits with less disorder"
+
+
+def _state_lines(state: StateAdvice) -> Iterator[str]:
+    """What the order inside of what is there costs: state, and no record."""
+    if state.span_us:
+        yield (
+            f"Inside of what is there: records out of order. Up to {state.open_at_once:,} of {state.splits:,} splits "
+            f"are open at once, and up to {state.rows:,} records, {format_duration(_rounded_up(state.span_us))} of "
+            "event time, are kept as state until what stands behind them is read. None of them is late for it."
+        )
+    else:
+        yield (
+            "Inside of what is there: records in order, to a hundredth of all event time, which costs next to no state."
+        )
+
+
+def _arrival_lines(arrival: ArrivalAdvice) -> Iterator[str]:
+    """What a bound is for: how far what comes later is behind what was there."""
+    if not arrival.times:
+        yield (
+            "Of what comes later nothing is known: all records came at once. Records that are not there yet may be "
+            "maxOutOfOrderness behind the latest one: choose it by how late they are written."
+        )
+        return
+    most = ", ".join(
+        f"{format_duration(us)} ({share:.1%})".replace(".0%", "%")
+        for us, share in zip(arrival.disorder_us, map(float, _SHARES), strict=True)
+    )
+    yield (
+        f"Of what came later, by {arrival.by}: records that are not there yet may be maxOutOfOrderness behind the "
+        f"latest one, and these were so far behind: {most}."
+    )
 
 
 def _share(count: int, total: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.disorder import PACES, DelayCount, DisorderHistogram, SplitDisorder, paces_of
+from alignment.disorder import PACES, Arrivals, DelayCount, DisorderHistogram, KeptState, SplitDisorder, paces_of
 
 SHARES = [Fraction(1, 2), Fraction(99, 100), Fraction(999, 1000), Fraction(1)]
 DURATIONS = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 10**7), st.integers(0, 2**60)), min_size=1)
@@ -97,3 +97,68 @@ def test_late_and_behind_are_what_counting_record_by_record_gives(
     for split in known.values():
         merged.merge(split.disorder)
     assert (merged.total, merged.largest_us) == (len(disorders), max(disorders))
+
+
+# ---- how records come, and what their order costs --------------------------------------------------------------------
+
+UNITS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.lists(st.integers(0, 50), min_size=1, max_size=5)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(UNITS)
+def test_how_late_records_come_is_by_all_that_came_before_them_to_their_log(
+    units: list[tuple[str, int, list[int]]],
+) -> None:
+    known = {str(i): [(0, log, order)] for i, (log, order, _) in enumerate(units)}
+    arrivals = Arrivals(known)
+    for take in (arrivals.see, arrivals.add):
+        for i, (_, _, times) in enumerate(units):
+            take(str(i), np.arange(len(times)), np.array(times))
+        if take == arrivals.see:
+            arrivals.settle()
+    naive = []
+    for log, order, times in units:
+        before = [time for other, number, earlier in units if other == log and number < order for time in earlier]
+        naive += [max(max(before) - time, 0) for time in times if before]
+    assert (arrivals.disorder.total, arrivals.disorder.largest_us) == (len(naive), max(naive, default=0))
+
+
+def test_files_of_a_directory_come_one_after_another() -> None:
+    arrivals = Arrivals({"d": [(0, "d", 0), (3, "d", 3)]})
+    positions, times = np.arange(6), np.array([10, 90, 20, 80, 30, 95])
+    arrivals.see("d", positions, times)
+    arrivals.settle()
+    arrivals.add("d", positions, times)
+    assert (len(arrivals), arrivals.disorder.total, arrivals.disorder.largest_us) == (1, 3, 60)
+
+
+def _kept(splits: dict[str, list[int]]) -> tuple[int, int]:
+    """Reads record by record, by event time as far as each split lets it, and looks at what is above the watermark."""
+    order = sorted((max(times[: i + 1]), split, i) for split, times in splits.items() for i in range(len(times)))
+    read: list[int] = []
+    unread = sorted((time for times in splits.values() for time in times), reverse=True)
+    span = rows = 0
+    for _, split, i in order:
+        read.append(splits[split][i])
+        unread.remove(splits[split][i])
+        above = [time for time in read if unread and time > unread[-1]]
+        rows = max(rows, len(above))
+        span = max(span, max(above, default=0) - unread[-1] if above else 0)
+    return span, rows
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 10_000), min_size=1, max_size=40), min_size=1))
+def test_what_is_kept_is_at_least_that_of_reading_record_by_record(splits: dict[str, list[int]]) -> None:
+    first, last = min(map(min, splits.values())), max(map(max, splits.values()))
+    state = KeptState(first, last)
+    for split, times in splits.items():
+        state.add(split, np.array(times))
+    span, rows = _kept(splits)
+    in_order = 2 * (last - first) // 99 + 1
+    seen_span, seen_rows = state.most()
+    assert seen_span >= span or (seen_span == 0 and span <= in_order)
+    assert seen_rows >= rows or seen_rows == 0
+    assert seen_span <= last - first

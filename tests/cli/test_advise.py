@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -124,3 +125,32 @@ def test_columns_are_new_that_the_first_file_lacks_and_not_those_that_advise_doe
     put(tmp_path / "b" / "2.parquet", {"t": times, "id": [1, 2], "more": [3, 4]})
     advised(tmp_path)
     assert "b/2.parquet has columns that the query has not: more. They are ignored" in caplog.text
+
+
+def test_a_bound_for_files_is_advised_by_when_they_came_and_their_inner_order_by_what_it_costs(tmp_path: Path) -> None:
+    # Each file is in no order, and the second one begins 20 seconds before the first one ends.
+    put(tmp_path / "log" / "1.parquet", {"t": pa.array(seconds(*range(100, 0, -1)), pa.timestamp("us", "UTC"))})
+    put(tmp_path / "log" / "2.parquet", {"t": pa.array(seconds(*range(200, 80, -1)), pa.timestamp("us", "UTC"))})
+    text, numbers = advised(tmp_path)
+    disorder_us = [18_100_000, 19 * SECOND, 19 * SECOND]
+    assert numbers["arrival"] == {"by": "names in each directory", "times": 1, "disorder_us": disorder_us}
+    assert "Of what came later, by names in each directory: records that are not there yet may be" in text
+    assert "19 seconds (100%)" in text
+    assert numbers["delays"][-1]["delay_us"] == 119 * SECOND
+    state = numbers["state"]
+    assert (state["splits"], state["open_at_once"]) == (1, 1)
+    assert 119 <= state["rows"] <= 220
+    assert "are kept as state until what stands behind them is read. None of them is late for it." in text
+
+
+def test_a_bound_for_a_table_is_advised_by_its_commits_as_long_as_it_knows_them(tmp_path: Path) -> None:
+    for first in (0, 100, 70):
+        rows = pa.table({"t": pa.array(seconds(*range(first, first + 50)), pa.timestamp("us", "UTC"))})
+        deltalake.write_deltalake(str(tmp_path), rows, mode="append")
+    text, numbers = advised(tmp_path)
+    assert numbers["arrival"] == {"by": "commits", "times": 2, "disorder_us": [78_200_000, 79 * SECOND, 79 * SECOND]}
+    assert numbers["state"]["open_at_once"] == 2
+    deltalake.DeltaTable(str(tmp_path)).optimize.compact()
+    text, numbers = advised(tmp_path)
+    assert numbers["arrival"]["times"] == 0
+    assert "Of what comes later nothing is known: all records came at once." in text

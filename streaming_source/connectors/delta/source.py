@@ -192,6 +192,10 @@ class DeltaSource(TableSource):
             zone=self.time_zone,
         )
 
+    def files_came(self) -> dict[str, int]:
+        # The log has no version of a file that a checkpoint has taken over.
+        return self.modification_times(self._open_first().version())
+
     def modification_times(self, version: int) -> dict[str, int]:
         """Return when the files of a version were written, in milliseconds, by their paths in the log."""
         actions = pa.table(self._open_table(version).get_add_actions())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.data_files.ranges import FileRange, RangedSplit
+from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileSplit", "FileSplitSerializer"]
@@ -72,6 +72,12 @@ class FileSplit(RangedSplit):
 
     def with_ranges(self, ranges: tuple[FileRange, ...]) -> FileSplit:
         return replace(self, ranges=ranges)
+
+    def arrival_of(self, part: FileRange) -> Arrival:
+        """The files of a directory come in the order of their names; a single file when it was modified."""
+        if self.modified_ms is None or self.file:
+            return Arrival(self.split_id, part.position - part.start, "names in each directory")
+        return Arrival("", self.modified_ms, "modification times")
 
     def origin(self) -> FileSplit:
         if self.file:

@@ -184,6 +184,15 @@ class IcebergSource(TableSource):
     def table_schema(self) -> pa.Schema:
         return self._columns(self._load()).arrow_schema
 
+    def files_came(self) -> dict[str, int]:
+        table = self._load()
+        snapshot = self._batch_snapshot(table)
+        entries = table.inspect.entries(snapshot)
+        numbers = entries["sequence_number"].to_pylist()
+        return {
+            file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
+        }
+
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> IcebergLister:
         from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -84,6 +85,13 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     @abstractmethod
     def table_schema(self) -> pa.Schema:
         """Return all columns of the table now, or of the version that a batch reads."""
+
+    def files_came(self) -> Mapping[str, int]:
+        """Return by path the order in which the files came that a batch reads; files of one commit came together.
+
+        Files that are not in it came together.
+        """
+        return {}
 
     @property
     @abstractmethod

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
 from streaming_source.connectors.tables.lister import TableFile
-from streaming_source.data_files.ranges import FileRange, RangedSplit
+from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["TableSplit", "TableSplitSerializer", "split_id_of"]
@@ -36,6 +36,10 @@ class TableSplit(RangedSplit):
     def place(self) -> str:
         """`row 17 of part-003.parquet of version 4`; see `SourceSplit`."""
         return f"row {self.position} of {unquote(self.file.path)} of version {self.file.version}"
+
+    def arrival_of(self, part: FileRange) -> Arrival:
+        """The files of a table come with the commit that added them."""
+        return Arrival("", self.file.version, "commits")
 
     def with_ranges(self, ranges: tuple[FileRange, ...]) -> TableSplit:
         return replace(self, ranges=ranges)
