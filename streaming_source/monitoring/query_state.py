@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, Self
 
 from alignment.exceptions import AlignmentError
 from alignment.explain import QueryEnd
-from streaming_source.exceptions import CheckpointError
+from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote
 
@@ -116,9 +116,7 @@ def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
 def _is_gone(checkpoint: str | None) -> bool | None:
     """Return whether a checkpoint has no offsets any more; None if that cannot be seen from here."""
     try:
-        return None if checkpoint is None else not MicroBatch.of_checkpoint(checkpoint)
-    except CheckpointError as error:
-        return True if "no directory `offsets`" in str(error) else None
+        return None if checkpoint is None else not OffsetLog(checkpoint).batches()
     except (AlignmentError, OSError):
         return None
 
