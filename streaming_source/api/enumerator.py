@@ -57,6 +57,12 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     def start(self) -> None:
         """Begin discovery. Called once, first; no reader is registered yet."""
 
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
+        """Take the splits of the state from which reading goes on, before `start`. They are assigned already.
+
+        By default nothing is done: what the enumerator must know of them is in its checkpoint.
+        """
+
     @abstractmethod
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         """A reader has room for a split: assign it one now, or later, or signal that there are no more.

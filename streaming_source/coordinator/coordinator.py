@@ -586,6 +586,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             known = dict(zip(state.table.split_ids, state.generators, strict=True))
             left = [split.split_id for split in state.unfinished()]
             runtime.generators.restore(left, [known[split_id] for split_id in left], state.time_limit_us)
+        # Those that the last micro-batch finished, too: they leave it next.
+        self.host.enumerator.restore_splits(state.splits)
         runtime.event_times.restore_splits(state)
         self._forget_splits(state.finished())
 

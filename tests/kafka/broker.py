@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 import uuid
@@ -139,6 +140,28 @@ class KafkaBroker:
     def certificate(self) -> Path:
         """PEM: what clients of the secure listener trust."""
         return self._folder / "certificate.pem"
+
+    def shorten(self, topic: str, partition: int, end: int) -> None:
+        """Let it lose the last records of a log, and start again, as after the election of an unclean leader.
+
+        Each of these records must have been written in a batch of its own.
+        """
+        self.stop()
+        folder = self._data / f"{topic}-{partition}"
+        (log,) = folder.glob("*.log")
+        data, at = log.read_bytes(), 0
+        # Of each batch: its first offset, and how many bytes follow.
+        while at < len(data) and struct.unpack_from(">q", data, at)[0] < end:
+            at += 12 + struct.unpack_from(">i", data, at + 8)[0]
+        log.write_bytes(data[:at])
+        for name in ("*.index", "*.timeindex", "*.snapshot"):
+            for derived in folder.glob(name):
+                derived.unlink()
+        # It looks through its logs when it starts.
+        (self._data / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        for name in ("recovery-point", "replication"):
+            (self._data / f"{name}-offset-checkpoint").write_text("0\n0\n")
+        self.start()
 
     def has_compacted(self, topic: str, partition: int) -> bool:
         """Whether the cleaner has been through all segments of a partition but the newest, which it leaves as it is."""

@@ -21,12 +21,13 @@ from tests.spark.reading import Reading
 pytestmark = pytest.mark.soak
 
 
-class SecondBroker(KafkaBroker):
+class JoiningBroker(KafkaBroker):
     """A broker that joins the cluster of another, which has its controller."""
 
-    def __init__(self, folder: Path, jars: Sequence[Path], first: KafkaBroker) -> None:
+    def __init__(self, folder: Path, jars: Sequence[Path], first: KafkaBroker, number: int = 2) -> None:
         super().__init__(folder, jars)
         self._first = first
+        self._number = number
 
     def _format(self) -> None:
         port = _free_port()
@@ -37,7 +38,7 @@ class SecondBroker(KafkaBroker):
         lines = (first / "server.properties").read_text().splitlines()
         own = {
             "process.roles": "broker",
-            "node.id": "2",
+            "node.id": str(self._number),
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
             "log.dirs": str(self._folder / "data"),
@@ -56,7 +57,7 @@ class SecondBroker(KafkaBroker):
 
 @pytest.fixture
 def second_broker(own_broker: KafkaBroker, kafka_jars: list[Path], tmp_path: Path) -> Iterator[KafkaBroker]:
-    broker = SecondBroker(tmp_path / "second", kafka_jars, own_broker)
+    broker = JoiningBroker(tmp_path / "second", kafka_jars, own_broker)
     try:
         broker.start()
         yield broker

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from streaming_source.api import SourceSplit
+from streaming_source.api import SourceSplit, SplitRange
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
@@ -106,10 +107,17 @@ def test_what_is_no_split_is_a_damaged_offset(data: bytes) -> None:
 
 
 def test_a_checkpoint_is_written_by_topic_and_read_back() -> None:
-    topics = KnownTopic("a", "id-a", (0, 1, 2)), KnownTopic("b", "", (1, 3)), KnownTopic("c", "id-c", (0,), "id-c")
+    topics = (
+        KnownTopic("a", "id-a", (0, 1, 2)),
+        KnownTopic("b", "", (1, 3)),
+        KnownTopic("c", "id-c", (0,), "id-c"),
+        KnownTopic("d", "id-d", (0, 1), "", ((1, 2),)),
+    )
     checkpoint = KafkaCheckpoint(topics, "latest")
     written = CHECKPOINTS.serialize(checkpoint)
-    assert written == b'{"end":"latest","topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"]}}'
+    assert written == (
+        b'{"end":"latest","topics":{"a":["id-a",3],"b":["",[1,3]],"c":["id-c",1,"id-c"],"d":["id-d",2,"",[[1,2]]]}}'
+    )
     assert CHECKPOINTS.deserialize(1, written) == checkpoint
     with pytest.raises(OffsetError, match="has no topics"):
         CHECKPOINTS.deserialize(1, b"{}")
@@ -208,11 +216,26 @@ def test_where_brokers_give_no_ids_a_topic_is_known_by_its_name() -> None:
 
 
 def enumerator(
-    cluster: Cluster, context: TestingEnumeratorContext[KafkaSplit], *, bounded: bool = False
+    cluster: Cluster,
+    context: TestingEnumeratorContext[KafkaSplit],
+    *,
+    bounded: bool = False,
+    ends_of: Mapping[Partition, LogEnd] = MappingProxyType({}),
+    checkpoint: KafkaCheckpoint | None = None,
+    fail_on_data_loss: bool = False,
 ) -> KafkaSplitEnumerator:
-    partitions = discovery(cluster, Subscription.to_topics("a"), bounded=bounded, fail_on_data_loss=False)
-    retries, ends, outage = BrokerRetries(0), LogEnds(lambda parts: {}), Outage("a:9092", 300)
+    partitions = discovery(
+        cluster, Subscription.to_topics("a"), checkpoint, bounded=bounded, fail_on_data_loss=fail_on_data_loss
+    )
+    retries, outage = BrokerRetries(0), Outage("a:9092", 300)
+    ends = LogEnds(lambda parts: {part: ends_of[part] for part in parts if part in ends_of}, clock=count().__next__)
     return KafkaSplitEnumerator(context, partitions, retries, ends, Leaders(), outage)
+
+
+def run_calls_later(finds: KafkaSplitEnumerator, context: TestingEnumeratorContext[KafkaSplit]) -> None:
+    """When `discoveryInterval` is over."""
+    finds._discovers_at = 0
+    context.run_calls()
 
 
 def assigned(context: TestingEnumeratorContext[KafkaSplit]) -> list[str]:
@@ -225,11 +248,13 @@ def test_partitions_are_given_to_readers_as_they_are_found() -> None:
     finds.start()
     for subtask_id in range(2):
         context.register_reader(subtask_id)
-    assert context.periods == [10.0, None]
+    assert context.periods == [1.0]
     context.run_calls()
     assert assigned(context) == ["a-0", "a-1", "a-2"]
     cluster.there["a"] = ("id", 4)
     context.run_calls()
+    assert assigned(context) == ["a-0", "a-1", "a-2"]
+    run_calls_later(finds, context)
     assert assigned(context) == ["a-0", "a-1", "a-2", "a-3"]
     assert finds.snapshot_state(1).topics == (KnownTopic("a", "id", (0, 1, 2, 3)),)
     assert not context.without_more
@@ -237,12 +262,59 @@ def test_partitions_are_given_to_readers_as_they_are_found() -> None:
 
 def test_splits_of_a_topic_that_is_gone_are_abandoned() -> None:
     cluster, context = Cluster({"a": ("id", 1)}), TestingEnumeratorContext[KafkaSplit]()
-    enumerator(cluster, context).start()
+    finds = enumerator(cluster, context)
+    finds.start()
     context.register_reader(0)
     context.run_calls()
     cluster.there = {}
+    run_calls_later(finds, context)
+    assert context.abandoned == ["a-0"]
+
+
+def test_each_time_a_log_becomes_shorter_its_partition_is_another_split_from_its_end_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ends = {Partition("a", 0): LogEnd(60, 60)}
+    context = TestingEnumeratorContext[KafkaSplit]()
+    finds = enumerator(Cluster({"a": ("id", 1)}), context, ends_of=ends)
+    finds.start()
+    context.register_reader(0)
+    context.run_calls()
+    context.run_calls()
+    read = KafkaSplit("a", 0, 50, 50).until(60)
+    finds.ranges_to_read([SplitRange(read, 10)])
+    for end, abandoned in ((40, ["a-0"]), (45, ["a-0"]), (43, ["a-0", "a-0@1"])):
+        ends[Partition("a", 0)] = LogEnd(end, end)
+        context.run_calls()
+        assert context.abandoned == abandoned
+    # The third one does not begin at 43: records 40 to 42 are there, and were not read yet.
+    begins = [(split.split_id, split.position) for splits in context.assigned.values() for split in splits]
+    assert begins == [("a-0", 50), ("a-0@1", 40), ("a-0@2", 40)]
+    assert caplog.text.count("its last ones were deleted; reading goes on") == 2
+    topic = finds.snapshot_state(1).topics[0]
+    assert topic == KnownTopic("a", "id", (0,), shortened=((0, 2),))
+    # A topic that is created again begins anew.
+    assert topic.incarnation_of(0) == "2"
+    assert replace(topic, incarnation="Zq3kX0aB").incarnation_of(0) == "Zq3kX0aB.2"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_log_that_became_shorter_while_the_query_was_down_is_noticed_with_the_first_look(fails: bool) -> None:
+    ends = {Partition("a", 0): LogEnd(40, 40)}
+    context, known = TestingEnumeratorContext[KafkaSplit](), KafkaCheckpoint((KnownTopic("a", "id", (0,)),))
+    finds = enumerator(Cluster({"a": ("id", 1)}), context, ends_of=ends, checkpoint=known, fail_on_data_loss=fails)
+    finds.restore_splits([KafkaSplit("a", 0, 60, 5)])
+    finds.start()
+    context.register_reader(0)
+    if fails:
+        with pytest.raises(DataLossError, match="'a-0': offset 60 is not there, the partition ends at 40"):
+            context.run_calls()
+        return
     context.run_calls()
     assert context.abandoned == ["a-0"]
+    assert assigned(context) == ["a-0@1"]
+    # What was planned of the log before is not read of the one that is there.
+    assert finds.ranges_to_read([SplitRange(KafkaSplit("a", 0, 50, 5, 60), 10)]) == []
 
 
 def test_readers_of_what_is_bounded_get_no_more() -> None:

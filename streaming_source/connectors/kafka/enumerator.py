@@ -37,6 +37,7 @@ __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumer
 
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
+_LOOK_AT_ENDS_S: Final = 1.0
 _LOG_ENDS_S: Final = 2.0
 
 
@@ -92,6 +93,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     log_ends: LogEnds
     leaders: Leaders
     outage: Outage
+    # When the next look discovers partitions as well, by `time.monotonic`. Used by looks alone.
+    _discovers_at: float = field(default=-math.inf, init=False)
     _taken_back: list[KafkaSplit] = field(default_factory=list, init=False)
     _is_complete: bool = field(default=False, init=False)
 
@@ -100,16 +103,22 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         # By name of a topic that is gone: the first state since. The same by split id.
         self._gone_in: dict[str, int] = {}
         self._splits_gone_in: dict[str, int | None] = {}
-        # By split id: up to where its log was read or has reached, and the splits whose loss was reported. Workers
-        # change them, too: they are never iterated over in place.
+        # By split id: the position in the last state, up to where its log was read or has reached, and the splits whose
+        # loss was reported. Workers change the latter two, too: they are never iterated over in place.
+        self._positions: dict[str, int] = {}
         self._reached: dict[str, int] = {}
         self._shorter: set[str] = set()
 
+    def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
+        self._positions.update((split.split_id, split.position) for split in splits)
+
     def start(self) -> None:
-        # Also after a restart of a bounded source, which adds no partition: topics may have been deleted since.
-        self.context.call_async(self.discovery.discover, self._on_found, period_seconds=self.discovery.period_s)
-        if self.discovery.period_s is not None:
-            self.context.call_async(self.log_ends.look_up_now, self._on_ends, at_each_trigger=True)
+        if self.discovery.period_s is None:
+            # Also after a restart of a bounded source, which adds no partition: topics may have been deleted since.
+            self.context.call_async(self.discovery.discover, self._on_found)
+        else:
+            period_s = min(_LOOK_AT_ENDS_S, self.discovery.period_s)
+            self.context.call_async(self._look_up, self._on_ends, period_seconds=period_s, at_each_trigger=True)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
         # Partitions are assigned when they are found; only splits that were given back wait for a request.
@@ -177,6 +186,8 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
         Ranges of topics that are gone or were created again are left out.
         """
+        for part in ranges:
+            self._move_on(part.split.split_id, part.split.position if part.split.stop is None else part.split.stop)
         splits = self._checkpoint.in_their_topics([part.split for part in ranges])
         return [SplitRange(split, part.rows) for split, part in zip(splits, ranges, strict=True) if split is not None]
 
@@ -184,23 +195,63 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self.retries.end()
 
     def _check_length(self, split: KafkaSplit, end: LogEnd) -> None:
+        """Report a log that has become shorter, and remember how far it reaches."""
         split_id = split.split_id
         reached = max(self._reached.get(split_id, 0), split.position)
-        if end.written < reached and split_id not in self._shorter:
-            self._shorter.add(split_id)
-            report_loss(
-                f"split {split_id!r}: offset {reached} is not there, the partition ends at {end.written}: its last "
-                "ones were deleted",
-                "to go on with what is there",
-                fails=self.discovery.fail_on_data_loss,
-            )
+        if end.written < reached:
+            self._report_shorter(split_id, reached, end.written)
         self._reached[split_id] = max(reached, split.before_stop(end.readable))
+
+    def _report_shorter(self, split_id: str, reached: int, end: int) -> None:
+        if split_id in self._shorter:
+            return
+        self._shorter.add(split_id)
+        report_loss(
+            f"split {split_id!r}: offset {reached} is not there, the partition ends at {end}: its last ones were "
+            "deleted",
+            "to go on with what is there",
+            fails=self.discovery.fail_on_data_loss,
+        )
+
+    def _look_up(self) -> tuple[FoundPartitions | None, dict[str, LogEnd]]:
+        found = self._discover() if time.monotonic() >= self._discovers_at else None
+        ends = self.log_ends.look_up_now()
+        there = (found.checkpoint if found else self._checkpoint).partitions
+        # A log may have become shorter while the query was down.
+        restored = {split_id: part for split_id, part in there.items() if split_id in self._positions}
+        shorter: dict[str, int] = {}
+        for split_id, end in {**self.log_ends.of_restored(restored), **ends}.items():
+            reached = max(self._reached.get(split_id, 0), self._positions.get(split_id, 0))
+            if end.written < reached and split_id in there:
+                self._report_shorter(split_id, reached, end.written)
+                shorter[split_id] = end.written
+            self._reached[split_id] = max(reached, end.readable)
+        return self._begin_again(found, shorter), ends
+
+    def _begin_again(self, found: FoundPartitions | None, shorter: Mapping[str, int]) -> FoundPartitions | None:
+        """Add to what was found other splits of logs that became shorter, by split id, up to these ends."""
+        # A bounded source finds partitions once.
+        if not shorter or self.discovery.period_s is None:
+            return found
+        self.discovery.shorten(shorter)
+        later = self._discover()
+        return later if found is None else found.then(later)
+
+    def _discover(self) -> FoundPartitions:
+        found = self.discovery.discover()
+        self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
+        return found
+
+    def _move_on(self, split_id: str, position: int) -> None:
+        """Record that a plan reads a split up to a position."""
+        self._positions[split_id] = max(self._positions.get(split_id, 0), position)
 
     def _forget_splits(self, checkpoint_id: int) -> None:
         """Forget splits that have been gone for two states, as topics are: readers have finished them."""
         since = {i: checkpoint_id if first is None else first for i, first in self._splits_gone_in.items()}
         left = {split_id for split_id, first in since.items() if checkpoint_id >= first + 2}
         self.log_ends.forget(left)
+        self._shorter -= left
         self._splits_gone_in = {split_id: first for split_id, first in since.items() if split_id not in left}
 
     def _look_now(self) -> None:
@@ -214,22 +265,33 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self.context.abandon_split(split_id)
             self._splits_gone_in[split_id] = None
         self.leaders.keep(found.checkpoint.partitions.values())
-        for split_id in [*self._reached]:
-            if split_id not in found.checkpoint.partitions:
-                self._reached.pop(split_id, None)
-                self._shorter.discard(split_id)
-        self.log_ends.update(found.checkpoint.partitions, found.gone, found.checkpoint.topic_ids)
-        self._assign(found.splits)
+        # What was not read yet of a log that became shorter, and is still there, is read too.
+        replaced = {new_id: self._positions.get(old_id) for new_id, old_id in found.shortened.items()}
+        splits = [
+            split if at is None or at >= split.position else replace(split, position=at, begin=at)
+            for split, at in ((split, replaced.get(split.split_id)) for split in found.splits)
+        ]
+        there = found.checkpoint.partitions
+        for split_id in {*self._reached, *self._positions} - there.keys():
+            self._reached.pop(split_id, None)
+            self._positions.pop(split_id, None)
+        self.log_ends.update(there, found.gone, found.checkpoint.topic_ids)
+        self._assign(splits)
         self._checkpoint = found.checkpoint
         if self.discovery.period_s is None:
             self._is_complete = True
             for subtask_id in self.context.registered_readers():
                 self.context.signal_no_more_splits(subtask_id)
 
-    def _on_ends(self, ends: Mapping[str, LogEnd] | None, error: BaseException | None) -> None:
+    def _on_ends(
+        self, result: tuple[FoundPartitions | None, Mapping[str, LogEnd]] | None, error: BaseException | None
+    ) -> None:
         if error is not None:
             raise error
-        assert ends is not None
+        assert result is not None
+        found, ends = result
+        if found is not None:
+            self._on_found(found, None)
         self.leaders.check()
         self.context.expect_records({split_id: end.readable for split_id, end in ends.items()})
 
@@ -237,6 +299,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         readers = sorted(self.context.registered_readers())
         by_reader: dict[int, list[KafkaSplit]] = {}
         for split in splits:
+            self._move_on(split.split_id, split.position)
             reader = readers[zlib.crc32(split.split_id.encode()) % len(readers)]
             by_reader.setdefault(reader, []).append(split)
         self.context.assign_splits(SplitsAssignment(by_reader))
@@ -248,8 +311,6 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     index: TimeIndex
     retention: RetentionWatch | None = None
-    # When the next update discovers partitions as well, by `time.monotonic`. Used by updates alone.
-    _discovers_at: float = field(default=-math.inf, init=False)
 
     def start(self) -> None:
         period_s = _LOOK_S if self.discovery.period_s is None else min(_LOOK_S, self.discovery.period_s)
@@ -262,6 +323,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     # ---- SupportsEventTimeIndex ----------------------------------------------------------------------------------
 
     def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
+        KafkaSplitEnumerator.restore_splits(self, splits)
         there = zip(splits, self._checkpoint.in_their_topics(splits), strict=True)
         self.index.add(split if in_its_topic is None else in_its_topic for split, in_its_topic in there)
 
@@ -287,6 +349,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self.index.extend_snapshot()
 
     def split_at(self, split_id: str, position: int) -> KafkaSplit:
+        self._move_on(split_id, position)
         return self.index.commit_plan(split_id, position)
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
@@ -308,15 +371,15 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         looked = self.index.look(found.splits if found else (), found.gone if found else ())
         if self.retention is not None and not looked.replaced_topics:
             self.retention.look(self.index.next_offsets)
+        before = found
+        for split_id, (offset, end) in looked.shorter.items():
+            self._report_shorter(split_id, offset, end)
+        found = self._begin_again(found, {split_id: end for split_id, (_, end) in looked.shorter.items()})
         if looked.replaced_topics and found is None:
             found = self._discover()
+        if found is not None and found is not before:
             looked = self.index.look(found.splits, found.gone)
         return found, looked
-
-    def _discover(self) -> FoundPartitions:
-        found = self.discovery.discover()
-        self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
-        return found
 
     def _on_looked(self, result: tuple[FoundPartitions | None, Looked] | None, error: BaseException | None) -> None:
         if error is not None:

@@ -178,6 +178,15 @@ class LogEnds:
                 self._refresh(self._clock())
             return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
 
+    def of_restored(self, there: Mapping[str, Partition]) -> dict[str, LogEnd]:
+        """Look up the ends of splits that are not known here yet; none if the brokers do not answer."""
+        new = {split_id: part for split_id, part in there.items() if split_id not in self._there}
+        try:
+            ends = self._look_up(sorted(new.values())) if new else {}
+        except SourceError:
+            return {}
+        return {split_id: ends[part] for split_id, part in new.items() if part in ends}
+
     def _refresh(self, now: float) -> None:
         try:
             ends = self._look_up(sorted(self._there.values()))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from alignment.event_time_range import ALL_TIMES, EventTimeRange
@@ -25,11 +25,26 @@ _EARLIEST: Final = Boundary("startingOffsets", "earliest")
 
 @dataclass(frozen=True, slots=True)
 class FoundPartitions:
-    """The result of one discovery: new splits, ids of splits whose topics are `gone`, and the new checkpoint."""
+    """The result of one discovery: new splits, ids of splits whose logs are `gone`, and the new checkpoint.
+
+    Of logs that became shorter, `shortened` has the ids of the splits that are gone by the ids of the new ones. These
+    begin at the end that the log has now.
+    """
 
     splits: tuple[KafkaSplit, ...]
     gone: tuple[str, ...]
     checkpoint: KafkaCheckpoint
+    shortened: Mapping[str, str] = field(default_factory=dict)
+
+    def then(self, later: FoundPartitions) -> FoundPartitions:
+        """Return what this discovery and a later one have found together."""
+        splits = tuple(split for split in self.splits if split.split_id not in later.gone)
+        return FoundPartitions(
+            (*splits, *later.splits),
+            (*self.gone, *later.gone),
+            later.checkpoint,
+            {**self.shortened, **later.shortened},
+        )
 
 
 class PartitionDiscovery:
@@ -63,6 +78,8 @@ class PartitionDiscovery:
         self._wants_earlier = wants_earlier
         self._known = None if checkpoint is None else {topic.name: topic for topic in checkpoint.topics}
         self._forgotten: frozenset[str] = frozenset()
+        # By id of a split whose log became shorter: the end that it has now.
+        self._shortened: dict[str, int] = {}
         self._is_complete = config.end is not None and checkpoint is not None
 
     @property
@@ -96,10 +113,20 @@ class PartitionDiscovery:
         for part in {part for part, _ in new} - {split.of for split in splits}:
             left = tuple(number for number in now[part.topic].partitions if number != part.number)
             now[part.topic] = replace(now[part.topic], partitions=left)
-        self._known = now
         lost = tuple(split.split_id for topic in gone for split in topic.splits())
+        begun_again = self._begin_again(now, {part for part, _ in new})
+        self._known = now
         remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
-        return FoundPartitions(splits, lost, remembered)
+        return FoundPartitions(
+            (*splits, *begun_again),
+            (*lost, *begun_again.values()),
+            remembered,
+            {split.split_id: old_id for split, old_id in begun_again.items()},
+        )
+
+    def shorten(self, ends: Mapping[str, int]) -> None:
+        """Take splits whose logs became shorter, and their ends: the next discovery has other splits in their place."""
+        self._shortened.update(ends)
 
     def forget(self, names: Collection[str]) -> None:
         """Forget topics that are gone once no state has a split of them: new ones may then get the same split ids."""
@@ -110,6 +137,24 @@ class PartitionDiscovery:
         if not self._known:
             return frozenset()
         return frozenset(split.split_id for topic in self._list()[1] for split in topic.splits())
+
+    def _begin_again(self, known: dict[str, KnownTopic], new: Collection[Partition]) -> dict[KafkaSplit, str]:
+        """Return a split of each log that became shorter, with the id of the one before; updates `known`.
+
+        Those that are `new` are of a topic that was created again.
+        """
+        splits: dict[KafkaSplit, str] = {}
+        shortened, self._shortened = self._shortened, {}
+        there = {split.split_id: split for topic in known.values() for split in topic.splits()} if shortened else {}
+        for split_id, end in shortened.items():
+            # A split that is not there was replaced by an earlier discovery.
+            if (before := there.get(split_id)) is None or before.of in new:
+                continue
+            topic = known[before.topic] = known[before.topic].shorten(before.partition)
+            incarnation, topic_id = topic.incarnation_of(before.partition), topic.topic_id
+            split = replace(before, position=end, begin=end, incarnation=incarnation, topic_id=topic_id)
+            splits[split] = split_id
+        return splits
 
     def _list(self) -> tuple[dict[str, KnownTopic], list[KnownTopic]]:
         """Return the topics that exist, by name, and the known topics that are gone. The loss of these is reported."""

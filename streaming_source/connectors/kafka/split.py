@@ -19,9 +19,9 @@ __all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaS
 class KafkaSplit(SourceSplit):
     """One partition of a topic: reading began at `begin`, goes on at `position`, and ends at `stop`, if at all.
 
-    `incarnation` distinguishes a topic that was created again while it was read from the one before; it is empty for
-    the first one. `topic_id` is the id of the topic that these offsets are of, empty if it is not known. It is used by
-    tasks, and written in the checkpoint, not with each split.
+    `incarnation` distinguishes a topic that was created again while it was read from the one before, and a log that
+    became shorter from what it was; it is empty for the first one. `topic_id` is the id of the topic that these offsets
+    are of, empty if it is not known. It is used by tasks, and written in the checkpoint, not with each split.
     """
 
     is_divisible: ClassVar[bool] = True
@@ -36,7 +36,7 @@ class KafkaSplit(SourceSplit):
 
     @property
     def split_id(self) -> str:
-        """`orders-3`; `orders-3@Zq3kX0aB` for a topic that was created again."""
+        """`orders-3`; `orders-3@Zq3kX0aB` for a topic that was created again, `orders-3@1` for a shorter log."""
         suffix = f"@{self.incarnation}" if self.incarnation else ""
         return f"{self.topic}-{self.partition}{suffix}"
 
@@ -84,17 +84,29 @@ class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
 class KnownTopic:
     """A topic with the partitions that were found, sorted; see `KafkaSplit` for `incarnation`.
 
-    `topic_id` changes each time a topic of this name is created; it is empty if the broker has no ids.
+    `topic_id` changes each time a topic of this name is created; it is empty if the broker has no ids. `shortened` has
+    the partitions whose logs became shorter while they were read, and how often.
     """
 
     name: str
     topic_id: str
     partitions: tuple[int, ...]
     incarnation: str = ""
+    shortened: tuple[tuple[int, int], ...] = ()
+
+    def incarnation_of(self, number: int) -> str:
+        """Return the incarnation of the split of a partition."""
+        times = dict(self.shortened).get(number, "")
+        return f"{self.incarnation}.{times}" if times and self.incarnation else self.incarnation or str(times)
+
+    def shorten(self, number: int) -> KnownTopic:
+        """Return the topic after the log of a partition became shorter: its split has another id from now on."""
+        before = dict(self.shortened)
+        return replace(self, shortened=tuple(sorted((before | {number: before.get(number, 0) + 1}).items())))
 
     def splits(self) -> list[KafkaSplit]:
         """Return splits of these partitions, for their ids; their positions have no meaning."""
-        return [KafkaSplit(self.name, number, incarnation=self.incarnation) for number in self.partitions]
+        return [KafkaSplit(self.name, number, incarnation=self.incarnation_of(number)) for number in self.partitions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +125,17 @@ class KafkaCheckpoint:
         return {topic.name: topic.topic_id for topic in self.topics if topic.partitions}
 
     def in_their_topics(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit | None]:
-        """Add the ids of topics to splits; None for a topic that is gone or was created again. O(n + topics)."""
-        ids = {(topic.name, topic.incarnation): topic.topic_id for topic in self.topics if topic.partitions}
-        places = [(split.topic, split.incarnation) for split in splits]
+        """Add the ids of topics to splits; None for a log that is gone, became shorter or was created again.
+
+        O(n + topics).
+        """
+        there = {topic.name: topic for topic in self.topics if topic.partitions}
+        found = [(split, there.get(split.topic)) for split in splits]
         return [
-            replace(split, topic_id=ids[place]) if place in ids else None
-            for split, place in zip(splits, places, strict=True)
+            replace(split, topic_id=topic.topic_id)
+            if topic is not None and split.incarnation == topic.incarnation_of(split.partition)
+            else None
+            for split, topic in found
         ]
 
     @property
@@ -128,9 +145,10 @@ class KafkaCheckpoint:
 
 
 class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
-    """`{"end": "latest", "topics": {name: [id, partitions, incarnation]}}`; without `end` the source has none.
+    """`{"end": "latest", "topics": {name: [id, partitions, incarnation, shortened]}}`; without `end` there is none.
 
-    Partitions are a list, or their count if they are numbered without a gap from 0 on.
+    Partitions are a list, or their count if they are numbered without a gap from 0 on. `shortened` are pairs, left out
+    where there are none, as is an empty incarnation before them.
     """
 
     version = 1
@@ -154,9 +172,17 @@ def _written(topic: KnownTopic) -> list[object]:
     count = len(topic.partitions)
     all_of_them = topic.partitions == tuple(range(count))
     entry: list[object] = [topic.topic_id, count if all_of_them else list(topic.partitions)]
+    if topic.shortened:
+        return [*entry, topic.incarnation, topic.shortened]
     return [*entry, topic.incarnation] if topic.incarnation else entry
 
 
-def _read(name: str, topic_id: str, partitions: int | list[int], incarnation: str = "") -> KnownTopic:
+def _read(
+    name: str,
+    topic_id: str,
+    partitions: int | list[int],
+    incarnation: str = "",
+    shortened: Sequence[tuple[int, int]] = (),
+) -> KnownTopic:
     numbers = range(partitions) if isinstance(partitions, int) else partitions
-    return KnownTopic(name, topic_id, tuple(numbers), incarnation)
+    return KnownTopic(name, topic_id, tuple(numbers), incarnation, tuple((number, n) for number, n in shortened))

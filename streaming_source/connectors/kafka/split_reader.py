@@ -356,7 +356,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 if self._ends is None and not reading.is_finished:
                     self._check_end(reading)
         elif code in _LOST:
-            if reading is not None:
+            if reading is not None and not ("truncation" not in error.str() and self._try_again(reading)):
                 self._lose(reading)
         elif code in GONE:
             if reading is not None:
@@ -422,6 +422,18 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         latest = self._consumer.offset_at(reading.split.of, LATEST)
         if latest is None or latest < (reading.split.stop or 0):
             self._lose(reading)
+
+    def _try_again(self, reading: _Reading) -> bool:
+        """Assign a partition anew if the brokers have its next offset; return whether they have.
+
+        A leader that was elected just now may have refused it before it knew its log.
+        """
+        earliest, latest = (self._consumer.offset_at(reading.split.of, at) for at in (EARLIEST, LATEST))
+        if earliest is None or latest is None or not earliest <= reading.position < latest:
+            return False
+        self._unassign(reading)
+        self._assign(reading)
+        return True
 
     def _lose(self, reading: _Reading) -> None:
         """Handle a next offset that the brokers do not have: report it, and go on behind the records that are gone."""

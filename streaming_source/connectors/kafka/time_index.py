@@ -10,6 +10,7 @@ are read up to the first one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ class Looked(NamedTuple):
 
     `blocked_splits` has, by split id, how many records of open transactions are behind its end. The ends of
     `unknown_splits` were not returned by the brokers, or are of `replaced_topics`, which are gone or were created
-    again.
+    again. `shorter` has, by split id, the offset that is not there any more and the end of logs that became shorter.
     """
 
     updates: Sequence[_Update]
@@ -85,6 +86,7 @@ class Looked(NamedTuple):
     blocked_splits: Mapping[str, int]
     unknown_splits: frozenset[str] = frozenset()
     replaced_topics: frozenset[str] = frozenset()
+    shorter: Mapping[str, tuple[int, int]] = MappingProxyType({})
 
 
 class TimeIndex:
@@ -205,16 +207,18 @@ class TimeIndex:
         # Checked afterwards: ends of topics that are still the same are theirs.
         changed = [update.known for update in updates] + [known for known, _ in shorter]
         replaced = replaced_topics(self._for_looks, {one.split.topic: one.split.topic_id for one in changed})
-        for known, written in shorter:
-            if known.split.topic not in replaced:
-                self._lose(known, f"the partition ends at {written}: its last ones were deleted")
         if replaced:
             updates = [update for update in updates if update.known.split.topic not in replaced]
             hidden = {known.split.split_id for known in parts if known.split.topic in replaced}
             ends = {split_id: end for split_id, end in ends.items() if split_id not in hidden}
             blocked_splits = {split_id: count for split_id, count in blocked_splits.items() if split_id not in hidden}
             unknown |= hidden
-        return Looked(updates, ends, blocked_splits, frozenset(unknown), replaced)
+        lost = {
+            known.split.split_id: (known.seen_to, written)
+            for known, written in shorter
+            if known.split.topic not in replaced
+        }
+        return Looked(updates, ends, blocked_splits, frozenset(unknown), replaced, lost)
 
     def _share(self, partitions: int) -> int:
         """Return how many records of each partition may be read ahead."""
