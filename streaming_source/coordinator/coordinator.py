@@ -16,7 +16,7 @@ from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
 from alignment.group_events import Progress
 from alignment.groups import Outlook
-from alignment.plan import MicroBatchPlan, total
+from alignment.plan import LimitedBy, MicroBatchPlan, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.units import unit_warning
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
@@ -95,6 +95,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
         self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
+        self._warned_of_room = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self._warned_behind_us = 0
@@ -377,6 +378,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if is_news:
             if plan.rows:
                 self._read_us = now_us
+            if max_rows is not None and plan.rows < max_rows and plan.limited_by is LimitedBy.HORIZON:
+                self._warn_of_room(plan, max_rows)
             self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
         if self._rules.group is not None:
             group.end_plan(self._progress(plan, max_rows))
@@ -461,6 +464,20 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             is_found = event_times.find_expected(host.expected)
             host.expected.clear()
             host.run_until(is_found, _DISCOVERY_S)
+
+    def _warn_of_room(self, plan: MicroBatchPlan, max_rows: int) -> None:
+        """Warn once that splits wait for which the row limit has room, and the offset has none."""
+        if self._warned_of_room or self._rules.times:
+            return
+        self._warned_of_room = True
+        _log.warning(
+            "maxRowsPerTrigger = %d is not reached: a micro-batch of %d rows has %d splits, as many as its offset has "
+            "room for or maxFilesPerTrigger and maxBytesPerTrigger allow, and others wait. Larger files, or splitBy = "
+            "directory, make full use of it",
+            max_rows,
+            plan.rows,
+            len(plan.after),
+        )
 
     def _warn_of_unread(self) -> None:
         """Warn once, at the end of a run (AvailableNow), of the records that it leaves unread, and why."""

@@ -8,6 +8,7 @@ server looks it up only if the client cannot reach the data, and only where call
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["as_our_own", "columns_of_plan", "load_stream"]
 
+_log = logging.getLogger(__name__)
+
+_MANY_COLUMNS: Final = 200
 _NAMED_SOURCES: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 _OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.M | re.S)
@@ -42,6 +46,21 @@ def load_stream(
     `name` is the source's name in the checkpoint, if Spark keeps sources by name.
     """
     source.source.for_stream()
+    frame, schema = _loaded(spark, format_name, options, source, name)
+    if len(schema) > _MANY_COLUMNS and getattr(source.source, "columns", ()) is None:
+        _log.warning(
+            "%s has %d columns, and a Python source cannot know which of them a query uses: all are read and handed to "
+            "Spark. Name those that it needs with option columns, as in columns = %s",
+            format_name,
+            len(schema),
+            ",".join(schema.names[:2]),
+        )
+    return frame, schema
+
+
+def _loaded(
+    spark: SparkSession, format_name: str, options: Mapping[str, str], source: AlignedDataSource, name: str | None
+) -> tuple[DataFrame, StructType]:
     reader = spark.readStream.format(format_name).options(**options)
     # Spark refuses a name if the setting is off.
     if name is not None and str(spark.conf.get(_NAMED_SOURCES, "false")).lower() == "true":

@@ -156,3 +156,21 @@ def test_max_bytes_per_trigger_is_passed_by_less_than_a_file() -> None:
         known |= new
         assert len(new) * 100 <= 1050 + 2 * 100
     assert len(known) == 200
+
+
+def test_a_limit_of_rows_that_is_not_reached_for_want_of_room_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    planner = coordinator(ManyFiles(3_000))
+    planner.restore(planner.state)
+    for _ in range(2):
+        before = planner.state
+        planner.advance(20_000)
+        planner.ranges(before, planner.state, 2, 1)
+
+    (said,) = [record.getMessage() for record in caplog.records if "is not reached" in record.getMessage()]
+    assert said.startswith("maxRowsPerTrigger = 20000 is not reached: a micro-batch of ")
+    assert said.endswith("Larger files, or splitBy = directory, make full use of it")
+    caplog.clear()
+    enough = coordinator(ManyFiles(3_000))
+    enough.restore(enough.state)
+    enough.advance(200)
+    assert "is not reached" not in caplog.text

@@ -167,3 +167,19 @@ def test_load_fails_at_once_with_the_sentence_alone(spark: SparkSession, store: 
         assert said(lambda reader=reader: reader.load(str(tmp_path)), OptionError).endswith(fix)  # type: ignore[misc]
     away = local.options(**{**store.options, "storage.endpoint_override": NOBODY})
     assert "the store does not answer: " in said(lambda: away.load(f"{store.uri}/t"), StoreUnavailableError)
+
+
+@pytest.mark.spark
+def test_a_wide_table_leads_to_the_option_that_names_columns(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deltalake.write_deltalake(str(tmp_path), rows([SECOND], **{f"c{number}": number for number in range(300)}))
+    reader = read_stream(spark).format("aligned_delta").option("eventTimeColumn", "ts")
+
+    reader.load(str(tmp_path))
+
+    assert "aligned_delta has 301 columns" in caplog.text
+    assert "Name those that it needs with option columns, as in columns = ts,c0" in caplog.text
+    caplog.clear()
+    reader.option("columns", "ts,c1").load(str(tmp_path))
+    assert "columns" not in caplog.text

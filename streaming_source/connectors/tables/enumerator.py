@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -34,26 +34,29 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Offse
 __all__ = ["Table", "TableEnumerator"]
 
 
-class Table(Protocol):
-    """What the enumerator needs of a `TableSource`, beside how files are read."""
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as its enumerator finds it.
 
-    @property
-    def title(self) -> str:
-        """See `TableSource`."""
+    Attributes
+    ----------
+    title
+        In a message, as `Delta table /data/clicks`.
+    bounded
+        The source ends after what the table has at the start.
+    discovery_interval_us
+        How often to look for new commits.
+    files
+        The file system in which the paths of `TableLister.data_file` are.
+    open_lister
+        Looks at the table, by the columns that the query reads and what assigns event times.
+    """
 
-    @property
-    def bounded(self) -> bool:
-        """See `TableSource`."""
-
-    @property
-    def discovery_interval_us(self) -> int:
-        """See `TableSource`."""
-
-    def open_files(self) -> fs.FileSystem:
-        """See `TableSource`."""
-
-    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
-        """See `TableSource`."""
+    title: str
+    bounded: bool
+    discovery_interval_us: int
+    files: fs.FileSystem
+    open_lister: Callable[[pa.Schema, TimestampAssigner], TableLister]
 
 
 _BYTES_BESIDE_ID: Final = 84
@@ -95,7 +98,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         context: SplitEnumeratorContext[TableSplit],
         checkpoint: TableCheckpoint,
     ) -> None:
-        super().__init__(config, table.open_files(), context)
+        super().__init__(config, table.files, context)
         self._table = table
         self._checkpoint = checkpoint
         self._opening = threading.Lock()

@@ -17,7 +17,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.api.options import boolean, duration_field, durations_as_timedelta, option_field
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
-from streaming_source.connectors.tables.enumerator import TableEnumerator
+from streaming_source.connectors.tables.enumerator import Table, TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
 from streaming_source.data_files.config import ReadingConfig
@@ -158,7 +158,9 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
                 "and closed its windows with that; without it later commits would never be read. Set bounded = true "
                 "again, or use a new checkpointLocation"
             )
-        return TableEnumerator(self, self, context, checkpoint)
+        interval_us, files = self.discovery_interval_us, self.open_files()
+        table = Table(self.title, self.bounded, interval_us, files, self.open_lister)
+        return TableEnumerator(table, self, context, checkpoint)
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:
         """Files are begun in the order of their keys, and those that are not in work are finished."""
