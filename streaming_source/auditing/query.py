@@ -10,7 +10,7 @@ from streaming_source.auditing.operators import first_operator, rule_of
 from streaming_source.auditing.output_mode import output_mode
 from streaming_source.auditing.report import Audit
 from streaming_source.auditing.result import AuditedQuery, SourceSummary
-from streaming_source.auditing.rule import Rule, SessionWindows, Undecided
+from streaming_source.auditing.rule import NothingDropped, Rule, SessionWindows, Undecided
 from streaming_source.auditing.sources import AuditedSource, SplitRead, source_of
 from streaming_source.auditing.sources.event_time import EventTime
 from streaming_source.auditing.state_windows import check_gap, windows_of_state
@@ -103,9 +103,10 @@ def audit(
         for place in places
     ]
     counted = list(_counted(found, sources, rule, progress))
-    check = _checked(found, sources, counted, delays, zone)
+    by_time = not isinstance(rule, Undecided | NothingDropped)
+    check = _checked(found, sources, counted, delays, has_zone=zone is not None or not by_time)
     undecided = rule.why if isinstance(rule, Undecided) else None
-    if undecided is None and check.refuted is not None:
+    if check.refuted is not None and by_time:
         undecided = _refuted(check, sum(tally.dropped for _, _, tally in counted))
         for _, _, tally in counted:
             tally.undecide()
@@ -154,9 +155,10 @@ def _checked(
     sources: Sequence[AuditedSource],
     counted: Sequence[tuple[int, SplitRead, Tally]],
     delays_us: frozenset[int],
-    zone: str | None,
+    *,
+    has_zone: bool,
 ) -> Check:
-    """Compare the watermarks, and require what nothing but these could confirm.
+    """Compare the watermarks. Without a zone (`has_zone`) they must confirm how zone-less times were read.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def _checked(
             "written with -o timestampUnit=ms or -o timePattern"
         )
     has_watermark = any(batch.watermark_us or batch.next_us for batch in checkpoint.batches)
-    if zoneless is not None and zone is None and has_watermark and check.unchecked is not None:
+    if zoneless is not None and not has_zone and has_watermark and check.unchecked is not None:
         raise OptionError(
             f"the times in {zoneless.time} of {zoneless.name} have no zone, the checkpoint does not keep that of the "
             f"query's session, and {check.unchecked}; give it with -o timeZone=Europe/Berlin or the like"

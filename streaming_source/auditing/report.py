@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
-from streaming_source.auditing.result import COUNTS, PAIRS, Counts
+from streaming_source.auditing.result import COUNTS, PAIRS, Counts, rows_of
 from streaming_source.auditing.text import report
 
 __all__ = ["Audit"]
@@ -61,11 +61,9 @@ class Audit(Counts):
 
 def _to_json(table: pa.Table, has_pairs: bool) -> Iterator[dict[str, Any]]:
     times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-    for name in times:
-        table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.int64()))
     if not has_pairs:
         table = table.drop_columns([name for name in PAIRS if name in table.column_names])
-    for row in table.to_pylist():
+    for row in rows_of(table):
         yield {
             _camel(name): format_timestamp(value) if name in times and value is not None else value
             for name, value in row.items()

@@ -14,7 +14,7 @@ from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 
-__all__ = ["COUNTS", "PAIRS", "AuditedQuery", "Carrier", "Counts", "SourceSummary"]
+__all__ = ["COUNTS", "PAIRS", "AuditedQuery", "Carrier", "Counts", "SourceSummary", "rows_of"]
 
 _TIME: Final = pa.timestamp("us", "UTC")
 COUNTS: Final = ("read", "dropped", "emitted", "open", "unknown", "without_time")
@@ -180,6 +180,14 @@ class Counts:
         return _grouped(self.reads, ["source", "directory"])
 
 
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table, times in microseconds since the epoch: a wrong unit leads beyond the year 9999."""
+    for place, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(place, column.name, table[place].cast(pa.int64()))
+    return list(table.to_pylist())
+
+
 def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
     has_times = tally.latest_us > NO_TIMESTAMP
     return {
@@ -198,7 +206,7 @@ def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
 
 def _batches(checkpoint: Checkpoint, reads: pa.Table) -> tuple[pa.Table, list[Carrier]]:
     """Return a table by micro-batch, and the splits that moved the watermark, with the rows dropped by it."""
-    counts = {row["batch"]: row for row in _grouped(reads, ["batch"]).to_pylist()}
+    counts = {row["batch"]: row for row in rows_of(_grouped(reads, ["batch"]))}
     foremost = _foremost(reads)
     rows: list[dict[str, Any]] = []
     # By watermark, the split that moved it there.

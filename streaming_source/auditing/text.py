@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.sentence import moment
-from streaming_source.auditing.result import Carrier, Counts
+from streaming_source.auditing.result import Carrier, Counts, rows_of
 from streaming_source.monitoring.explained import aligned
 
 __all__ = ["report", "split_table", "summary"]
@@ -91,7 +90,7 @@ def _kept(audit: Counts) -> Iterator[str]:
             "one of its windows."
         )
     if audit.dropped:
-        numbers = [row["batch"] for row in audit.batches.to_pylist() if row["dropped"]]
+        numbers = [row["batch"] for row in rows_of(audit.batches) if row["dropped"]]
         several = f"in {len(numbers)} micro-batches, {numbers[0]} to {numbers[-1]}"
         yield f"They were dropped {several if len(numbers) > 1 else f'in micro-batch {numbers[0]}'}."
 
@@ -104,7 +103,7 @@ def _undecided(audit: Counts) -> str:
 
 def _gone(audit: Counts) -> Iterator[str]:
     gone: dict[str, list[dict[str, Any]]] = {}
-    for row in audit.reads.filter(audit.reads["gone"].is_valid()).to_pylist():
+    for row in rows_of(audit.reads.filter(audit.reads["gone"].is_valid())):
         gone.setdefault(row["gone"], []).append(row)
     for why, rows in list(gone.items())[:_REASONS]:
         lost = 0 if audit.query.undecided else sum(row["unknown"] for row in rows)
@@ -140,7 +139,7 @@ def split_table(audit: Counts, most: int) -> list[tuple[str, ...]]:
     table, name = audit.directories(), "directory"
     if table.num_rows < 2:
         table, name = audit.splits(), "split"
-    rows = table.sort_by([("dropped", "descending"), ("read", "descending")]).slice(0, most).to_pylist()
+    rows = rows_of(table.sort_by([("dropped", "descending"), ("read", "descending")]).slice(0, most))
     unknown = _unknown_by(audit, name)
     several = len(audit.query.sources) > 1
     cells = (_row(row, name, unknown.get((row["source"], row[name]), 0), several=several) for row in rows)
@@ -150,19 +149,15 @@ def split_table(audit: Counts, most: int) -> list[tuple[str, ...]]:
 def _row(row: Mapping[str, Any], name: str, unknown: int, *, several: bool) -> tuple[str, ...]:
     known = row["read"] - unknown
     dropped, share = (f"{row['dropped']:,}", _share(row["dropped"], known)) if known else ("unknown", "")
-    times = (_moment(row[bound]) for bound in ("earliest", "latest"))
+    times = ("" if row[bound] is None else moment(row[bound]) for bound in ("earliest", "latest"))
     source = f"{row['source']}: " if several else ""
     return f"{source}{row[name] or '.'}", f"{row['read']:,}", dropped, share, *times
-
-
-def _moment(time: Any) -> str:
-    return "" if time is None else moment(pa.scalar(time, pa.timestamp("us", "UTC")).value)
 
 
 def _unknown_by(audit: Counts, name: str) -> dict[tuple[int, str], int]:
     """Return by source and split, or directory, how many rows may have been dropped or not."""
     found: Counter[tuple[int, str]] = Counter()
-    for row in audit.reads.to_pylist():
+    for row in rows_of(audit.reads):
         if audit.query.undecided is not None or row["batch"] is None or row["gone"] is not None:
             found[row["source"], row[name]] += row["unknown"]
     return found

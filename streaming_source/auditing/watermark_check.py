@@ -165,7 +165,8 @@ def _check_one(latest: Sequence[Latest], delay_us: int | None, *, is_whole: bool
     if len(delays) == 1 and not is_other:
         return Check(confirmed=True)
     # One that was changed shows in several micro-batches. A zone that is wrong looks like another delay.
-    if any(one.proofs < _PROOF for one in delays[not is_other :]) or not first.proofs:
+    doubted = delays if is_other else delays[1:]
+    if any(one.proofs < _PROOF for one in doubted) or not first.proofs:
         return _refuted(latest, delay_us, needs_zone=needs_zone)
     changes = [(one.since, one.most_us) for one in delays[1:]]
     before_us = first.most_us
@@ -196,8 +197,8 @@ def _refuted(latest: Sequence[Latest], delay_us: int | None, *, needs_zone: bool
             )
         )
     if delay_us is None:
-        moved = next(one for one in latest if one.has_moved and one.times_us[0] is not None)
-        delay_us = max((moved.times_us[0] or 0) - moved.next_us, 0)
+        moved = (us - one.next_us for one in latest for us in one.times_us if one.has_moved and us is not None)
+        delay_us = max(next(moved, 0), 0)
     expected = [
         (one, one.batch.watermark_us if us is None else max(one.batch.watermark_us, us - delay_us))
         for one in latest

@@ -23,7 +23,7 @@ _DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """One micro-batch of an offset log.
+    """One micro-batch of an offset log. `name` is its file, for errors.
 
     Attributes
     ----------
@@ -37,6 +37,7 @@ class LoggedBatch:
         What each source was to be read up to, as its text; None for one that has no offset yet.
     """
 
+    name: str
     version: str
     metadata: str
     planned_at_us: int
@@ -62,7 +63,15 @@ class LoggedBatch:
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
         offsets = tuple(None if offset == _NO_OFFSET else offset for offset in sources)
-        return cls(version, metadata, planned_us, watermark_us, names, offsets)
+        return cls(
+            name=name,
+            version=version,
+            metadata=metadata,
+            planned_at_us=planned_us,
+            watermark_us=watermark_us,
+            names=names,
+            offsets=offsets,
+        )
 
     def __str__(self) -> str:
         """Return the text of the file."""
@@ -76,12 +85,12 @@ class LoggedBatch:
         """The settings of Spark that stay as they are between runs."""
         return dict(json.loads(self.metadata).get("conf") or {})
 
-    def parsed(self, name: str) -> list[Any]:
+    def parsed(self) -> list[Any]:
         """Return the offsets as JSON, None for what is no object: other sources may write any text."""
         try:
             return [json.loads(text) if text is not None and text.startswith("{") else None for text in self.offsets]
         except ValueError as error:
-            raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
+            raise CheckpointError(f"{self.name} is damaged ({error!r}); {RESTORE}") from None
 
     def with_offset(self, source: int, text: str) -> LoggedBatch:
         """Return it with another offset of one source."""
@@ -112,20 +121,17 @@ class OffsetLog(CheckpointFiles):
         if files is None:
             raise CheckpointError(
                 f"{self.checkpoint} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
-                "checkpointLocation of the query"
+                "checkpointLocation of the query. If it is that, the checkpoint was deleted, and the query would begin "
+                "anew with it"
             )
         return files
-
-    def name_of(self, batch: int) -> str:
-        """Return the file with the offsets of a micro-batch, as errors have it."""
-        return f"{self.checkpoint}/offsets/{batch}"
 
     def read(self, batch: int) -> LoggedBatch:
         """Read one micro-batch; a `DataLossError` if Spark has removed it, a `CheckpointError` if it is damaged."""
         text = self.text(f"offsets/{batch}")
         if text is None:
             raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
-        return LoggedBatch.parse(text, self.name_of(batch))
+        return LoggedBatch.parse(text, f"{self.checkpoint}/offsets/{batch}")
 
     def next_watermark_us(self, batch: int) -> int | None:
         """Return the watermark that follows from the rows of a committed micro-batch; None if it is not committed.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from streaming_source.checkpoint.files import RESTORE
 from streaming_source.exceptions import CheckpointError
@@ -12,6 +12,8 @@ from streaming_source.exceptions import CheckpointError
 __all__ = ["is_ours", "kind_of", "parse_file_offset", "parse_kafka_offset", "parsed"]
 
 _Parsed = TypeVar("_Parsed")
+
+_OURS: Final = {"v", "source", "id", "n", "splits"}
 
 
 def kind_of(text: str) -> str | None:
@@ -32,7 +34,7 @@ def kind_of(text: str) -> str | None:
 
 def is_ours(offset: Any) -> bool:
     """Return whether a source of this library wrote an offset, as JSON."""
-    return isinstance(offset, Mapping) and {"v", "source", "splits"} <= offset.keys()
+    return isinstance(offset, Mapping) and offset.keys() >= _OURS
 
 
 def parse_file_offset(text: str) -> int:
@@ -46,9 +48,9 @@ def parse_kafka_offset(text: str) -> dict[tuple[str, int], int]:
     return {(name, int(number)): int(end) for name, ends in topics.items() for number, end in ends.items()}
 
 
-def parsed(parse: Callable[[str], _Parsed], text: str, what: str) -> _Parsed:
-    """Parse an offset; a `CheckpointError` if it is damaged. `what` wrote it, for the error."""
+def parsed(parse: Callable[[str], _Parsed], text: str, what: str, fix: str = RESTORE) -> _Parsed:
+    """Parse an offset; a `CheckpointError` with a `fix` if it is not `what` a source writes."""
     try:
         return parse(text)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise CheckpointError(f"offset {text[:80]} of {what} cannot be read ({error!r}); {RESTORE}") from None
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise CheckpointError(f"{text[:80]!r} is where {what} should be; {fix}") from None

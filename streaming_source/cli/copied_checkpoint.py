@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from pyarrow import fs
@@ -13,16 +13,15 @@ from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import SourceSplit
+from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
-from streaming_source.monitoring.offset_log import RESTORE, OffsetLog
 
-__all__ = ["CopiedCheckpoint", "parsed_offset", "state_at"]
-
-_Parsed = TypeVar("_Parsed")
+__all__ = ["GIVE_NUMBER", "CopiedCheckpoint", "state_at"]
 
 _VERSION: Final = "v1"
-_NO_OFFSET: Final = "-"
+GIVE_NUMBER: Final = "give the number of that source, as it is in the query's progress"
+"""What to do where an offset is of another kind of source."""
 
 Encode: TypeAlias = Callable[[int, str, int], object]
 """Sequence number of a state, offset of Spark's own source, watermark in milliseconds -> our offset, for JSON."""
@@ -47,7 +46,7 @@ class CopiedCheckpoint:
             raise OptionError(
                 f"checkpoint = {checkpoint!r}: there are no offsets; give the checkpointLocation of the query"
             )
-        if self._new.files.get_file_info(self._new.root).type is not fs.FileType.NotFound:
+        if self._new.filesystem.get_file_info(self._new.root).type is not fs.FileType.NotFound:
             raise OptionError(
                 f"new_checkpoint = {new_checkpoint!r}: there is something already; give a place with nothing"
             )
@@ -73,8 +72,7 @@ class CopiedCheckpoint:
     @property
     def last_offset(self) -> str | None:
         """The last offset of the source, as text; None if the query has read nothing of it yet."""
-        _, lines = self._lines(self._last)
-        return None if lines[self._source] == _NO_OFFSET else lines[self._source]
+        return self._read(self._last).offsets[self._source]
 
     def text(self, name: str) -> str:
         """Read a file of the old checkpoint; raises an `OffsetError` if it is missing."""
@@ -90,55 +88,30 @@ class CopiedCheckpoint:
         """Copy the checkpoint, with the last two offsets replaced by `encode`; if that raises, no copy is left."""
         written = {number: self._offsets(sequence, number, encode) for sequence, number in enumerate(self._kept, 1)}
         # All but the offsets: Spark reads only the last two, so the copy has only these, all of them ours.
-        fs.copy_files(self._old.root, self._new.root, self._old.files, self._new.files)
-        self._new.files.delete_dir_contents(f"{self._new.root}/offsets")
+        fs.copy_files(self._old.root, self._new.root, self._old.filesystem, self._new.filesystem)
+        self._new.filesystem.delete_dir_contents(f"{self._new.root}/offsets")
         for number, text in written.items():
-            with self._new.files.open_output_stream(f"{self._new.root}/offsets/{number}") as stream:
+            with self._new.filesystem.open_output_stream(f"{self._new.root}/offsets/{number}") as stream:
                 stream.write(text.encode())
 
-    def _lines(self, number: int) -> tuple[str, list[str]]:
-        """Return the metadata of a micro-batch, and the offsets of all sources."""
-        version, *lines = self.text(f"offsets/{number}").rstrip("\n").split("\n")
-        if not lines:
+    def _read(self, number: int) -> LoggedBatch:
+        logged = self._old.read(number)
+        if logged.version != _VERSION or self._source >= len(logged.offsets):
             raise OffsetError(
-                f"offsets/{number} of checkpoint {self._checkpoint!r} is empty or cut after its version; {RESTORE}"
+                f"offsets/{number} of checkpoint {self._checkpoint!r} has version {logged.version} and "
+                f"{len(logged.offsets)} sources, source {self._source} of version {_VERSION} was wanted; see `sources` "
+                "in the query's progress for the number"
             )
-        metadata, *lines = lines
-        if version != _VERSION or self._source >= len(lines):
-            raise OffsetError(
-                f"offsets/{number} of checkpoint {self._checkpoint!r} has version {version} and {len(lines)} sources, "
-                f"source {self._source} of version {_VERSION} was wanted; see `sources` in the query's progress for "
-                "the number"
-            )
-        return metadata, lines
+        return logged
 
     def _offsets(self, sequence: int, number: int, encode: Encode) -> str:
-        metadata, lines = self._lines(number)
-        if lines[self._source] != _NO_OFFSET:
-            watermark_ms = self._watermark_ms(f"offsets/{number}", metadata, "batchWatermarkMs")
-            if number in self._commits:
-                done = self.text(f"commits/{number}").partition("\n")[2]
-                watermark_ms = max(watermark_ms, self._watermark_ms(f"commits/{number}", done, "nextBatchWatermarkMs"))
-            ours = encode(sequence, lines[self._source], watermark_ms)
-            lines[self._source] = json.dumps(ours, separators=(",", ":"))
-        return "\n".join([_VERSION, metadata, *lines])
-
-    def _watermark_ms(self, name: str, metadata: str, field: str) -> int:
-        try:
-            return int(json.loads(metadata).get(field, 0))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise OffsetError(f"{name} of checkpoint {self._checkpoint!r} is damaged ({error!r}); {RESTORE}") from None
-
-
-def parsed_offset(parse: Callable[[str], _Parsed], text: str, checkpoint: str, what: str) -> _Parsed:
-    """Parse an offset of a checkpoint; an `OffsetError` if it is not `what` Spark's own source writes."""
-    try:
-        return parse(text)
-    except (ValueError, TypeError, LookupError, AttributeError):
-        raise OffsetError(
-            f"checkpoint {checkpoint!r} has {text[:80]!r} where {what} should be; give the number of that source, "
-            "as it is in the query's progress"
-        ) from None
+        logged = self._read(number)
+        offset = logged.offsets[self._source]
+        if offset is not None:
+            watermark_us = max(logged.watermark_us, self._old.next_watermark_us(number) or 0)
+            ours = encode(sequence, offset, watermark_us // 1_000)
+            logged = logged.with_offset(self._source, json.dumps(ours, separators=(",", ":")))
+        return str(logged)
 
 
 def state_at(sequence: int, splits: Iterable[SourceSplit], watermark_ms: int, checkpoint: Any) -> SourceState[Any, Any]:

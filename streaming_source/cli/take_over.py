@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, parsed_offset, state_at
+from streaming_source.checkpoint.source_offsets import parse_kafka_offset, parsed
+from streaming_source.cli.copied_checkpoint import GIVE_NUMBER, CopiedCheckpoint, state_at
 from streaming_source.connectors import KafkaSource  # first: its error names the extra that is missing
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
@@ -56,12 +56,12 @@ def take_over(
     options = {name: text for name, text in given.items() if text is not None}
     wanted = KafkaSource.from_options(KAFKA_OPTIONS.parse({**options, "kafka.bootstrap.servers": "nobody:9092"}))
     copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
-    initial = _offsets(copied.text(f"sources/{source}/0").lstrip("\0").partition("\n")[2], checkpoint)
+    initial = _offsets(copied.text(f"sources/{source}/0").lstrip("\0").partition("\n")[2])
     offsets = Offsets()
 
     def encode(sequence: int, text: str, watermark_ms: int) -> object:
         offsets.clear()
-        offsets.update(_offsets(text, checkpoint))
+        offsets.update(_offsets(text))
         chosen = wanted.subscription
         for part in offsets:
             if not chosen.matches(part.topic) or part not in chosen.select(part.topic, [part.number]):
@@ -75,14 +75,9 @@ def take_over(
     return TakenOver(copied.next_batch, copied.is_read_again, len(offsets))
 
 
-def _offsets(text: str, checkpoint: str) -> Offsets:
-    return parsed_offset(_parse, text, checkpoint, "offsets of Spark's own Kafka source")
-
-
-def _parse(text: str) -> Offsets:
-    """Parse `{"orders": {"0": 23}}`, an offset of Spark's own source."""
-    topics = json.loads(text)
-    return {Partition(name, int(n)): int(at) for name, by_n in topics.items() for n, at in by_n.items()}
+def _offsets(text: str) -> Offsets:
+    found = parsed(parse_kafka_offset, text, "offsets of Spark's own Kafka source", GIVE_NUMBER)
+    return {Partition(*part): end for part, end in found.items()}
 
 
 def _state(sequence: int, offsets: Offsets, initial: Offsets, watermark_ms: int) -> SourceState[Any, Any]:

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner
-from streaming_source.cli.copied_checkpoint import parsed_offset
+from streaming_source.checkpoint.source_offsets import parsed
+from streaming_source.cli.copied_checkpoint import GIVE_NUMBER
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors import DeltaSource  # first: its error names the extra that is missing
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
@@ -44,7 +45,7 @@ def take_over_delta(checkpoint: str, new_checkpoint: str, *, table: str, source:
     files = _SparkFiles(delta)
 
     def unread(text: str) -> Unread:
-        place = parsed_offset(SparkDeltaOffset.parse, text, checkpoint, "an offset of Spark's own Delta source")
+        place = parsed(SparkDeltaOffset.parse, text, "an offset of Spark's own Delta source", GIVE_NUMBER)
         if place.table_id != files.table_id:
             raise OptionError(
                 f"table = {table!r} has the id {files.table_id}, and the checkpoint is of the table {place.table_id}; "

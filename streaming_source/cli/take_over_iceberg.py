@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alignment.timestamps import RecordTimestampAssigner
-from streaming_source.cli.copied_checkpoint import parsed_offset
+from streaming_source.checkpoint.source_offsets import parsed
+from streaming_source.cli.copied_checkpoint import GIVE_NUMBER
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors import IcebergSource  # first: its error names the extra that is missing
 from streaming_source.connectors.iceberg.catalog import DEFAULT_CATALOG, CatalogProperties
@@ -46,7 +47,7 @@ def take_over_iceberg(
     lister = iceberg.open_lister(iceberg.schema(), RecordTimestampAssigner())
 
     def unread(text: str) -> Unread:
-        place = parsed_offset(SparkIcebergOffset.parse, text, checkpoint, "an offset of Spark's own Iceberg source")
+        place = parsed(SparkIcebergOffset.parse, text, "an offset of Spark's own Iceberg source", GIVE_NUMBER)
         if place.snapshot_id == BEFORE_ALL:
             return Unread(lister.table_id, BEFORE_ALL, [])
         if not lister.has_snapshot(place.snapshot_id):

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
-from pyarrow import fs
-
 from alignment.explain import LastBatch
-from streaming_source.exceptions import CheckpointError, DataLossError, OffsetError
-from streaming_source.monitoring.offset_log import RESTORE, OffsetLog
+from streaming_source.checkpoint.files import RESTORE
+from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
+from streaming_source.checkpoint.source_offsets import is_ours
+from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.report import (
     Offset,
     WatermarkReport,
@@ -183,6 +183,11 @@ class CheckpointBatches:
         self._log = OffsetLog(checkpoint)
         self._kept: dict[int, _Kept] = {}
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is an offset log. One listing."""
+        return self._log.numbered("offsets") is not None
+
     def read(self) -> list[MicroBatch]:
         """All that the offset log still has, oldest first; a micro-batch that is as before is the same object.
 
@@ -190,16 +195,10 @@ class CheckpointBatches:
         """
         log, before = self._log, self._kept
         self._kept = {}
-        if log.files.get_file_info(f"{log.root}/offsets").type is not fs.FileType.Directory:
-            raise CheckpointError(
-                f"{log.checkpoint} is no checkpoint of a streaming query: it has no directory `offsets`; give the "
-                "checkpointLocation of the query. If it is that, the checkpoint was deleted, and the query would begin "
-                "anew with it"
-            )
         # Another query may write the checkpoint anew, within the resolution of the times of files.
         query = log.text("metadata")
         committed, kept, last = log.commit_times_us(), {}, None
-        for number, file in sorted(log.offset_files().items()):
+        for number, file in log.offset_files().items():
             done_us = committed.get(number)
             files = (query, file.mtime_ns, file.size, done_us)
             found = before.get(number)
@@ -216,21 +215,22 @@ class CheckpointBatches:
         return [found.batch for found in kept.values()]
 
     def _read(self, number: int, files: _Files, done_us: int | None, before: _Kept | None) -> _Kept:
-        at_us, watermark_us, offsets = self._log.read(number)
+        logged = self._log.read(number)
+        at_us, offsets = logged.planned_at_us, logged.parsed()
         since = {} if before is None else dict(before.since)
         last = _batch_after(None if before is None else before.last, number, at_us, done_us)
         reports: list[WatermarkReport | None] = []
         for place, offset in enumerate(offsets):
-            if not (isinstance(offset, dict) and {"v", "source", "id", "n", "splits"} <= offset.keys()):
+            if not is_ours(offset):
                 reports.append(None)
                 continue
             if place not in since or since[place][0] != offset.get("watermark"):
                 since[place] = offset.get("watermark"), at_us
-            reports.append(self._report(number, offset, at_us, since[place][1], last))
+            reports.append(_report(logged, offset, at_us, since[place][1], last))
         batch = MicroBatch(
             number=number,
             planned_at_us=at_us,
-            watermark_us=watermark_us,
+            watermark_us=logged.watermark_us,
             is_committed=done_us is not None,
             sources=tuple(reports),
             statistics=None,
@@ -239,15 +239,15 @@ class CheckpointBatches:
         )
         return _Kept(files, batch, since, last)
 
-    def _report(self, number: int, offset: Offset, *known: Any) -> WatermarkReport:
-        """Return the report in an offset; an `OffsetError` with its file if it is damaged, or of a newer version."""
-        name = f"{self._log.checkpoint}/offsets/{number}"
-        try:
-            check_version(offset)
-            return report_of_offset(offset, *known)
-        except OffsetError as error:
-            raise OffsetError(f"{name}: {error}") from None
-        except ValueError:
-            raise OffsetError(
-                f"{name} is damaged: its offset of {offset['source']} has fields that no such offset has; {RESTORE}"
-            ) from None
+
+def _report(logged: LoggedBatch, offset: Offset, *known: Any) -> WatermarkReport:
+    """Return the report in an offset; an `OffsetError` with its file if it is damaged, or of a newer version."""
+    try:
+        check_version(offset)
+        return report_of_offset(offset, *known)
+    except OffsetError as error:
+        raise OffsetError(f"{logged.name}: {error}") from None
+    except ValueError:
+        raise OffsetError(
+            f"{logged.name} is damaged: its offset of {offset['source']} has fields that no such offset has; {RESTORE}"
+        ) from None

@@ -105,13 +105,14 @@ class CheckpointWatch:
             explained = explain_batches(batches)
             made = self._made(page_data(self._history_of(batches), explained, self._title), str(explained))
             self._looked = batches, time.monotonic()
-        except CheckpointError:
-            self._history, self._added = History(_ROWS), []
-            gone = "is not there any more" if self._was_there else "is not there yet"
-            made = self._note(f"The checkpoint {gone}. This page follows as soon as a query writes it.")
         except Exception as error:
-            # Whatever is in the files: the page shows it, and the next look may find them whole.
-            made = self._note(f"The checkpoint cannot be read: {error}")
+            if isinstance(error, CheckpointError) and not self._batches.is_there:
+                self._history, self._added = History(_ROWS), []
+                gone = "is not there any more" if self._was_there else "is not there yet"
+                made = self._note(f"The checkpoint {gone}. This page follows as soon as a query writes it.")
+            else:
+                # Whatever is in the files: the page shows it, and the next look may find them whole.
+                made = self._note(f"The checkpoint cannot be read: {error}")
         if _without_time(made.data) != _without_time(self._snapshot.data):
             with self._changed:
                 self._snapshot = made

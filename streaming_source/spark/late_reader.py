@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from streaming_source.api import Source
+from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.exceptions import DataLossError, OffsetError
-from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.late_log import LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
@@ -241,7 +241,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if batch < 0:
             return {}, SourceState.initial()
         codec = OffsetCodec(self.source)
-        offsets = log.read(batch).offsets
+        offsets = log.read(batch).parsed()
         ours = [offset for offset in offsets if codec.is_of_source(offset)]
         if len(ours) == 1:
             return ours[0], codec.decode(ours[0])

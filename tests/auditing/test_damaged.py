@@ -79,7 +79,7 @@ def offsets_of(text: str) -> Break:
 
 OURS = json.dumps({"v": 1, "source": "files", "id": "x", "n": 1, "splits": {}})
 DAMAGED: dict[str, tuple[Break, str]] = {
-    "no offset log": (without("offsets"), r"is no checkpoint .* give the checkpointLocation of the query$"),
+    "no offset log": (without("offsets"), r"give the checkpointLocation .* was deleted, and .* anew with it$"),
     "no commit log": (
         without("commits"),
         r"micro-batch 1 is not in `commits`, and later ones were planned.*restore it",

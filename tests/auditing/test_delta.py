@@ -327,6 +327,15 @@ def test_a_query_that_was_restarted_is_counted_as_spark_ran_it(
     assert found.emitted == emitted
     assert (found.read, found.unknown, found.notes) == (1_300, 0, ())
     assert found.dropped == found.read - found.emitted - found.open > 0
+    given = {"mode": "append", "source": str(table)}
+    assert streaming_source.audit(str(tmp_path / "checkpoint"), **given).splits() == found.splits()
+    for wrong in ({"window": "1 minute"}, {"mode": "complete"}, {"time": "when"}, {"source": str(tmp_path)}):
+        with pytest.raises(OptionError):
+            streaming_source.audit(str(tmp_path / "checkpoint"), **{**given, **wrong})
+    by_device = streaming_source.audit(
+        str(tmp_path / "checkpoint"), **given, time="device", options={"timestampUnit": "s"}
+    )
+    assert by_device.unknown == by_device.read == 1_300
 
 
 @pytest.mark.spark

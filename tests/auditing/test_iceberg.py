@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 import streaming_source
 from streaming_source.auditing import Audit
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import CheckpointError, OptionError
 from tests.auditing import naive
 from tests.auditing.test_delta import QUERY, device_times, write_checkpoint
 from tests.iceberg.commits import compact, expire_as_java
@@ -118,6 +118,16 @@ def test_snapshots_that_have_expired_since_a_query_began_on_an_empty_table_are_n
 
     assert found.read == 300
     assert "has expired, and nothing before it was read" in str(found)
+
+
+def test_without_the_offset_at_which_the_query_began_an_audit_is_refused(
+    audited_table: tuple[Path, Table, naive.Run],
+) -> None:
+    """It may have begun at a snapshot, by `stream-from-timestamp`."""
+    root, _, _ = audited_table
+    (root / "checkpoint/sources/0/offsets/0").unlink()
+    with pytest.raises(CheckpointError, match="sources/0/offsets/0, where the query began, is missing; restore it"):
+        audit(root)
 
 
 def test_the_name_of_the_table_is_asked_for(audited_table: tuple[Path, Table, naive.Run]) -> None:

@@ -151,5 +151,5 @@ def test_on_a_terminal_there_is_a_progress_bar_and_it_is_not_in_the_output(check
 def test_for_a_program_an_error_is_one_line_however_long(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", f"{tmp_path}/{'y' * 100}"])
     assert done.exit_code == 2
-    assert done.stderr.endswith("give the checkpointLocation of the query\n")
+    assert done.stderr.endswith("anew with it\n")
     assert len(done.stderr.splitlines()) == 1

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+import streaming_source
 from streaming_source.auditing.watermark_check import Check, Latest, check_watermarks
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 from streaming_source.checkpoint.offset_log import OffsetLog
+from tests.auditing import naive
 from tests.auditing.naive import SECOND, T0
 
 HOUR = 3_600
@@ -124,3 +127,19 @@ def test_a_filter_between_two_sources_is_seen() -> None:
 def test_what_cannot_be_checked_of_several_sources_is_said() -> None:
     assert "not all micro-batches are there" in str(check(([10, 8], 3), purged=True).unchecked)
     assert "does not have the delays" in str(check(([10, 8], 3), delays_us=frozenset()).unchecked)
+
+
+def test_in_complete_mode_nothing_is_dropped_whatever_the_query_filters(tmp_path: Path) -> None:
+    query = naive.Query(5_000, 60 * SECOND, 60 * SECOND, mode="complete")
+    batches = [[(f"{part}.parquet", [T0 + (part * 60 + i) * SECOND for i in range(60)])] for part in range(3)]
+    done = naive.run(query, batches)
+    naive.write_files(tmp_path / "in", batches)
+    done.next_ms = [ms - 1_000 for ms in done.next_ms]
+    done.watermarks_ms = [0, *done.next_ms[:-1]]
+    naive.write_checkpoint(tmp_path / "checkpoint", tmp_path / "in", query, done)
+    found = streaming_source.audit(str(tmp_path / "checkpoint"), window="1 minute", mode="complete")
+    assert (found.dropped, found.emitted, found.unknown) == (0, 180, 0)
+    assert "No row was dropped of 180 that windowed aggregation read: the output mode, as given, is complete." in str(
+        found
+    )
+    assert streaming_source.audit(str(tmp_path / "checkpoint"), window="1 minute", mode="append").unknown == 180

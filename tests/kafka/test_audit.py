@@ -147,6 +147,15 @@ def test_the_event_time_may_be_in_the_value(spark_kafka: SparkSession, topic: To
     by_record = streaming_source.audit(str(checkpoint), window="1 minute", mode="append", options=servers)
 
     assert_counted(found, naive.run(QUERY, logged(checkpoint, topic, logs)), sink, QUERY, checkpoint)
-    assert "From micro-batch 0 on the event times do not lead to the watermark" in by_record.notes[0]
+    assert "from micro-batch 0 on the event times do not lead to the watermarks" in str(by_record.query.undecided)
+    assert (by_record.dropped, by_record.unknown) == (0, by_record.read)
+    seconds = {**servers, **values, "timestampUnit": "s"}
+    wrong_unit = streaming_source.audit(str(checkpoint), mode="append", time="value.at", options=seconds)
+    assert wrong_unit.unknown == wrong_unit.read
+    assert "55840-11-" in str(wrong_unit)
+    with pytest.raises(OptionError, match=r"its state has windows of 1 minute; leave it out"):
+        streaming_source.audit(str(checkpoint), window="1 hour", mode="append", options=servers)
+    with pytest.raises(OptionError, match=r"mode = 'complete' is not the query's"):
+        streaming_source.audit(str(checkpoint), mode="complete", options=servers)
     with pytest.raises(OptionError, match=r"does not keep its brokers; give them with -o kafka\.bootstrap\.servers"):
         streaming_source.audit(str(checkpoint), window="1 minute", mode="append")

@@ -18,7 +18,7 @@ from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
 from streaming_source.coordinator import SourceState
-from streaming_source.exceptions import CheckpointError, OffsetError
+from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
@@ -86,9 +86,6 @@ def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> Non
         MicroBatch.of_checkpoint("nosuch://place/cp")
     (tmp_path / "offsets").mkdir()
     assert MicroBatch.of_checkpoint(f"file://{tmp_path}") == []
-    (tmp_path / "offsets" / "0").write_text("v3\n{}\n-")
-    with pytest.raises(OffsetError, match="offsets/0 is of version 'v3', and v1 and v2 are read; upgrade"):
-        MicroBatch.of_checkpoint(str(tmp_path))
 
 
 def test_the_reasons_in_an_offset_take_a_few_bytes_a_split(tmp_path: Path) -> None:

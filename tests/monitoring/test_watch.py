@@ -23,9 +23,9 @@ import pytest
 from typer.testing import CliRunner
 
 from alignment.exceptions import InvalidArgumentError
+from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.cli.main import app
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
-from streaming_source.monitoring.offset_log import OffsetLog
 from streaming_source.monitoring.watch import CheckpointWatch, Snapshot
 from streaming_source.monitoring.watch_server import WatchServer
 from tests.monitoring.pages import data_of

@@ -242,7 +242,7 @@ def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:
 
 def _log_offset(offset: str | None) -> int:
     """Return the number of the last entry of its log that a source has read."""
-    return -1 if offset is None else parsed(parse_file_offset, offset, "a source of files")
+    return -1 if offset is None else parsed(parse_file_offset, offset, "an offset of Spark's own file source")
 
 
 def _common_directory(uris: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
+from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import properties_of
@@ -27,7 +28,6 @@ from streaming_source.exceptions import CheckpointError, DataLossError, OptionEr
 __all__ = ["IcebergTableSource"]
 
 _CATALOG = "catalog."
-_BEGINNING = SparkIcebergOffset(BEFORE_ALL, 0, reads_all=False)
 
 
 class IcebergTableSource(AuditedSource):
@@ -69,7 +69,11 @@ class IcebergTableSource(AuditedSource):
             )
         self._place, self.name = place, table
         # Spark writes down where a query begins.
-        self._initial = _at(checkpoint.log.text(f"sources/{place}/offsets/0")) or _BEGINNING
+        begin = f"sources/{checkpoint.source_names[place]}/offsets/0"
+        initial = _at(checkpoint.log.text(begin))
+        if initial is None:
+            raise CheckpointError(f"{checkpoint.path}/{begin}, where the query began, is missing; {RESTORE}")
+        self._initial = initial
         given = {name[len(_CATALOG) :]: value for name, value in options.items() if name.startswith(_CATALOG)}
         self._source = IcebergSource(table, catalog=properties_of(given))
         self._all_columns = self._source.schema()

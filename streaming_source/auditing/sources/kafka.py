@@ -197,5 +197,5 @@ def _times(assigner: TimestampAssigner, batch: pa.RecordBatch, source_timestamps
 
 def _offsets(text: str | None) -> Offsets:
     """Parse an offset of Spark's source into offsets by partition."""
-    found = {} if text is None else parsed(parse_kafka_offset, text, "a source of Kafka")
+    found = {} if text is None else parsed(parse_kafka_offset, text, "an offset of Spark's own Kafka source")
     return {Partition(*part): end for part, end in found.items()}
