@@ -40,6 +40,9 @@ class GroupExchange(SourceGroup):
     that hangs, or whose process is on another host, after its lease. If nothing can be exchanged for that long, the
     source goes on without the group. What a membership is, and who is of one query, is in `alignment.membership`.
 
+    An idle source `follows` the others of its query where it announces its watermark to Spark by rows: else Spark's own
+    watermark holds for all of them.
+
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source.
     `record` is called with each event of the membership, for a log that can be replayed. The `membership` may be looked
     at from the planner's thread; all else from any thread.
@@ -55,12 +58,14 @@ class GroupExchange(SourceGroup):
         is_alive: Callable[[int], bool] | None = None,
         name: str = "",
         in_one_query: bool = False,
+        follows: bool = True,
         record: Callable[[object], None] | None = None,
     ) -> None:
         self.place = place
         self.now_us = now_us
         self._group = group
         self._is_alive = is_alive or _is_alive
+        self._follows = follows
         self._record = record
         self._lock = threading.Lock()
         self._seen_version: object = None
@@ -123,7 +128,7 @@ class GroupExchange(SourceGroup):
     def start_plan(self) -> Sequence[Event]:
         self._take(group_events.PlanStarted(self.now_us()))
         limit = GroupLimitMoved(self.membership.planned_limit_us)
-        if self.membership.planned_followed_us == MIN_WATERMARK:
+        if not self._follows or self.membership.planned_followed_us == MIN_WATERMARK:
             return (limit,)
         return (limit, IdleWatermarkMoved(self.membership.planned_followed_us))
 

@@ -341,6 +341,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
         monotonic_us,
         name=f"{source.name} {source.identity[:_SHOWN]}",
         in_one_query=rules.in_one_query,
+        follows=rules.announces,
     )
 
 

@@ -48,7 +48,7 @@ def test_two_queries_of_a_group_do_not_take_each_others_sources_for_their_own() 
     assert place.warnings == []
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(TIMES, st.sampled_from([None, 1, 3])), min_size=2, max_size=3),
     st.lists(st.sampled_from("ABab*!"), max_size=120),
@@ -97,6 +97,7 @@ def _calls(query: Query) -> Iterator[None]:
             yield
 
 
+@settings(max_examples=examples(100))
 @given(st.integers(2, 9), st.integers(0, 8))
 def test_a_query_that_is_called_more_often_is_another_one(pace: int, head_start: int) -> None:
     place = Place()
@@ -219,7 +220,7 @@ def test_a_source_that_has_ended_pulls_no_idle_one_along() -> None:
     assert silent.announced <= 20
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(TIMES, st.sampled_from([None, 2, 5])), min_size=2, max_size=4),
     st.lists(

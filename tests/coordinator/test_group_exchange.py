@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from alignment.group_events import Seen
+from alignment.combine import SplitStatus
+from alignment.events import IdleWatermarkMoved
+from alignment.group_events import Progress, Seen
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_file import GroupFile
@@ -22,6 +24,7 @@ from tests.coordinator.groups import renew, report
 
 INTERVAL_US = 1_000_000
 LEASE_US = 10_000_000
+IDLE = SplitStatus.IDLE
 
 
 class Clock:
@@ -226,3 +229,23 @@ def test_where_nothing_can_be_exchanged_the_last_limit_holds_for_a_lease_and_is_
 
 def test_two_sources_of_one_name_stay_two(join: Join) -> None:
     assert join().membership.source_id != join().membership.source_id
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_an_idle_source_follows_the_others_only_where_its_own_watermark_is_that_of_spark(
+    tmp_path: Path, clock: Clock, follows: bool
+) -> None:
+    """With a plain withWatermark Spark's watermark holds for all sources: records are not late by another one's."""
+    place = GroupFile(tmp_path / "group")
+    silent, other = (
+        GroupExchange(place, "g", 10, INTERVAL_US, clock, in_one_query=True, follows=follows) for _ in range(2)
+    )
+    for member in (silent, other):
+        member.start_call()
+        member.start_plan()
+        member.end_plan(Progress(announced_us=700, watermark=700) if member is other else Progress(status=IDLE))
+        member.end_call()
+    silent.start_call()
+    assert [event for event in silent.start_plan() if isinstance(event, IdleWatermarkMoved)] == (
+        [IdleWatermarkMoved(700)] if follows else []
+    )
