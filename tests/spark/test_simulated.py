@@ -41,7 +41,9 @@ def of_spark(spark: SparkSession, folder: Path, name: str, **options: Any) -> li
         found.append((rows, late))
 
     reader = streaming_source.read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", bounded=True)
-    frame = reader.options(includeMetadata=True, eventLog=str(folder / name), **options).load(str(folder / "in"))
+    frame = reader.options(includeMetadata=True, eventLog=str(folder / name), lateness="bounded", **options).load(
+        str(folder / "in")
+    )
     writer = frame.writeStream.foreachBatch(count).option("checkpointLocation", str(folder / f"{name}-checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
     return found
