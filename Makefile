@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test soak coverage platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test quick soak coverage platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ demo: $(STAMP) java ## run the demo
 test: $(CLASSES) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
 	@echo "==> tests: $(JOBS) at a time, with Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
 	@$(PYTEST) -m "not soak" --hypothesis-profile=$(PROFILE)
+
+quick: $(STAMP) ## run the tests that need neither Spark nor a broker nor a browser, in some two minutes
+	@echo "==> quick tests: $(JOBS) at a time"
+	@$(PYTEST) -m "not (spark or kafka or browser or slow or soak)" --hypothesis-profile=quick
 
 soak: $(CLASSES) java ## run what make test leaves out, and the random tests with many examples
 	@echo "==> soak: $(JOBS) at a time; this takes long"

@@ -35,3 +35,15 @@ def test_the_tests_that_the_page_of_reliability_names_are_there() -> None:
     named = re.findall(r"`(?:tests/)?(\w+/\w+\.py)`", (DOCS / "reliability.md").read_text(encoding="utf-8"))
     assert len(named) > 20
     assert [name for name in named if not (ROOT / "tests" / name).exists()] == []
+
+
+def test_what_the_page_for_contributors_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:alignment|streaming_source|tests|docs)/[\w/.-]+)`", text))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_first_screen_has_how_to_run_it_and_how_to_test_it() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:30])
+    assert [command for command in ("make demo", "make test") if command not in first_screen] == []
