@@ -117,7 +117,9 @@ class RecordedWorkload:
         run = _Run(self._rules, self.settings, settings, self._times)
         for entry in self._entries:
             if isinstance(entry, Planned):
-                run.step(entry.now_us)
+                # The query itself planned again when its micro-batch was done. So does one with other settings.
+                while run.step(entry.now_us) and settings != self.settings:
+                    pass
             elif not isinstance(entry, _NO_EVENTS):
                 run.apply(entry)
         while run.step(run.now_us):
@@ -140,7 +142,10 @@ class _Run:
             idle_timeout_us=settings.idle_timeout_us,
         )
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
-        self._is_known = True
+        # What the query did not read ahead, for its maxDrift, comes later in the log than a wider one would read it.
+        self._is_known = recorded.max_drift_us is None or (
+            settings.max_drift_us is not None and settings.max_drift_us <= recorded.max_drift_us
+        )
 
     def apply(self, event: Event) -> None:
         if isinstance(event, Restored):
