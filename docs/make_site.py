@@ -35,6 +35,9 @@ PAGES = {
 }
 """File of the repository -> page of the site; a page of docs/ has its own name."""
 
+_BOOSTS = {"options.md": 4, "troubleshooting.md": 8}
+"""Who searches for an option wants its row, and who has trouble the page that has its cause."""
+
 _PLACES = {page: file for file, page in PAGES.items()}
 _LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _TITLED = re.compile(r"^```(\w+) ([\w./-]+)$", re.MULTILINE)
@@ -76,8 +79,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     if name == "index.md":
         page.meta["hide"] = ["navigation"]  # it has no other page beside it
-    if name == "options.md":
-        page.meta["search"] = {"boost": 4}  # who searches for an option wants its row
+    if name in _BOOSTS:
+        page.meta["search"] = {"boost": _BOOSTS[name]}
     # A picture of a page leads to itself: on a phone it is small.
     return _TITLED.sub(r'```\1 title="\2"', _PICTURE.sub(r"[\1](\2)", _LINK.sub(target, markdown)))
 

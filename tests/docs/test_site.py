@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mkdocs.contrib.search
+import pytest
 from mkdocs.config.base import load_config
 from mkdocs.structure.files import Files
 
@@ -53,3 +59,34 @@ def test_a_picture_leads_to_itself_and_a_block_has_the_name_of_its_file(monkeypa
     assert re.match(r"\[!\[a picture\]\((?P<path>\S+)\)\]\((?P=path)\)", found)
     assert '```python title="first.py"' in found
     assert Path(config.theme.custom_dir).name == "theme"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The index of the site that `make docs` builds."""
+    site = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(site)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    yield site / "search" / "search_index.json"
+    shutil.rmtree(site)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("watermark stuck", "troubleshooting/"),
+        ("watermark does not move", "troubleshooting/"),
+        ("permission denied", "troubleshooting/#permission-denied-or-access-denied"),
+        ("access denied", "troubleshooting/#permission-denied-or-access-denied"),
+        ("empty result", "troubleshooting/"),
+        ("late records", "troubleshooting/#records-come-late"),
+    ],
+)
+def test_a_search_for_what_is_seen_leads_to_its_page(index: Path, query: str, page: str) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("there is no node to search the site with")
+    (lunr,) = Path(mkdocs.contrib.search.__file__).parent.rglob("lunr.js")
+    program = ROOT / "tests" / "docs" / "search.js"
+    done = subprocess.run(["node", program, lunr, index, query], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[0] == page
