@@ -133,7 +133,7 @@ class _Run:
     def __init__(self, rules: PlanningRules, recorded: Settings, settings: Settings, times: _RecordedTimes) -> None:
         self._settings, self._times = settings, times
         self._shift_us = recorded.out_of_orderness_us - settings.out_of_orderness_us
-        self._is_idle_otherwise = settings.idle_timeout_us != recorded.idle_timeout_us
+        self._is_another = settings != recorded
         self.now_us = 0
         self._began_us: int | None = None
         self._engine = Engine(
@@ -151,7 +151,7 @@ class _Run:
         if isinstance(event, Restored):
             event = replace(event, table=self._shifted(event.table))
         self._engine.apply(event)
-        if self._is_idle_otherwise and isinstance(event, Probed) and self._engine.idle_clock.is_due():
+        if self._is_another and isinstance(event, Probed) and self._engine.idle_clock.is_due():
             # The query had no reason to plan then.
             self.step(event.at_us)
 
