@@ -505,7 +505,7 @@ def test_records_that_were_changed_since_are_an_error(tmp_path: Path) -> None:
     one_late_split(root, query)
     put_log(root, "b", 0, [*range(300, 320)])
     with pytest.raises(
-        DataLossError, match=r"routed 10 late records in .*, and 0 of them are there now: what it read was"
+        DataLossError, match=r"split 'b' has changed: the records 0 to 20 that were planned are not where they were"
     ):
         query.late().run()
     (root / "b" / "f000.parquet").unlink()
