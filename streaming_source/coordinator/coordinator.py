@@ -565,7 +565,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _check_unit(self, plan: MicroBatchPlan) -> None:
         """Warn once, at the first records, if their times are numbers that seem to be of another unit."""
-        if self._checked_unit or not plan.rows:
+        # Where readers report, the planner knows no event time.
+        if self._checked_unit or not plan.rows or self._rules.reports:
             return
         self._checked_unit = True
         engine = self.runtime.engine

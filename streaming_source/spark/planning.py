@@ -88,7 +88,7 @@ class StreamPlanning:
         )
         warn_after_us = options.warn_after(rules.strategy.idle_timeout_us)
         self._standstill = StandstillWarning(warn_after_us, self._explain, processing_time_us)
-        log_lines_of(f"{source.name} {source.identity[:_SHOWN]}")
+        log_lines_of(_named(source))
         self._has_events = source.source_event_serializer is not None
         self._reports = _report_directory(source, options.report_location) if rules.reports else None
         by_port = self._has_events or (rules.reports and self._reports is None)
@@ -326,6 +326,14 @@ class StreamPlanning:
         return self._codec.decode(offset) if known is None else known
 
 
+def _named(source: Source[Any, Any]) -> str:
+    """The source by its format and what it reads, of which the beginning and the end are shown if it is long."""
+    reads = source.identity
+    if len(reads) > _SHOWN:
+        reads = f"{reads[: _SHOWN // 4]}...{reads[3 - _SHOWN * 3 // 4 :]}"
+    return f"{source.name} {reads}"
+
+
 def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | None) -> GroupExchange | None:
     alignment = rules.strategy.alignment
     if rules.group is None or alignment is None:
@@ -339,7 +347,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
         alignment.max_drift_us,
         alignment.update_interval_us,
         monotonic_us,
-        name=f"{source.name} {source.identity[:_SHOWN]}",
+        name=_named(source),
         in_one_query=rules.in_one_query,
         follows=rules.announces,
     )

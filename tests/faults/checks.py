@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming_source.coordinator.group_place import Member
+from streaming_source.coordinator.group_place import member_from_json
 from tests.spark.support import SECOND
 
 __all__ = [
@@ -143,5 +143,5 @@ def members_of_groups(local: Path) -> set[int]:
     pids: set[int] = set()
     for path in local.rglob("watermark-alignment.sqlite"):
         with closing(sqlite3.connect(path)) as file:
-            pids |= {Member.from_json(text).pid for (text,) in file.execute("SELECT report FROM member")}
+            pids |= {member_from_json(text).pid for (text,) in file.execute("SELECT report FROM member")}
     return pids

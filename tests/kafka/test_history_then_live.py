@@ -279,9 +279,10 @@ def test_a_history_without_files_lets_the_topic_go_on(topic: Topic, tmp_path: Pa
 def test_a_file_of_the_history_that_comes_too_late_is_late_and_counted(topic: Topic, tmp_path: Path) -> None:
     """A directory is a log: the last file in it has records from before those of the first."""
     write_history(tmp_path / "in", {"a.parquet": at(-7200, -3600, -60), "b.parquet": at(-7000, -100, first=50)})
+    # Both are there at once: that alone would make none late.
     topic.create(partitions=1)
     send(topic, 0, at(60, 7200, 14400, first=10))
-    options = {"late": "drop", "maxRowsPerTrigger": "3", "splitBy": "directory"}
+    options = {"late": "drop", "lateness": "bounded", "maxRowsPerTrigger": "3", "splitBy": "directory"}
     sides = [partial(history, tmp_path / "in", **options), partial(live, topic, late="drop")]
     run = UnionQuery(sides, rows_of, HOUR, CUT)
     run.run(is_past(run, CUT + 2 * HOUR))

@@ -18,6 +18,7 @@ from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
 from streaming_source.testing.source import Element
+from tests.coordinator.groups import report
 
 SECOND = 1_000_000
 START_US = 1_767_261_600 * SECOND
@@ -294,7 +295,7 @@ def lost_reports(folder: Path) -> Situation:
 def dead_group_member(folder: Path) -> Situation:
     query = Situation(folder, {"carrier=HA": records(range(100))}, drift="10 seconds", in_group=True)
     assert query.other is not None
-    query.other.report(at(20), at(21))
+    report(query.other, at(20), at(21))
     query.run()
     return query.let_pass(8)
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from alignment.groups import SourceReport
 from streaming_source import late_records, read_stream
-from streaming_source.coordinator.group_place import Member
+from streaming_source.coordinator.group_place import member_from_json
 from tests.docs.pages import ROOT
 from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file
@@ -35,7 +35,7 @@ def login() -> dict[str, str]:
 def reports(location: Path) -> list[SourceReport]:
     """What is in the directory of a group."""
     texts = [file.read_text() for file in location.glob("*/*.json") if not file.name.startswith("_")]
-    return [Member.from_json(json.loads(text)["member"]).report for text in texts]
+    return [member_from_json(json.loads(text)["member"]).report for text in texts]
 
 
 _OTHER_APPLICATION = """
@@ -114,7 +114,7 @@ def test_the_sources_of_a_query_meet_in_a_directory(
     # They hold none back that come later, also where it cannot be seen that their processes have ended.
     files = [name for name in store.names("groups") if name.endswith(".json")]
     texts = [store.filesystem.open_input_stream(f"{store.path}/{name}").read() for name in files]
-    assert [Member.from_json(json.loads(text)["member"]).report.watermark for text in texts] == [None] * len(files)
+    assert [member_from_json(json.loads(text)["member"]).report.watermark for text in texts] == [None] * len(files)
 
 
 @pytest.mark.soak
