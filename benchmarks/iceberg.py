@@ -117,7 +117,7 @@ def measure_ours(folder: Path) -> None:
     """List all files once, and print what it took as JSON."""
     source = _source(folder)
     lister = source.open_lister(source.schema(), FieldTimestampAssigner("ts"))
-    _measure(lambda: lister.snapshot(lister.begin().version).num_rows)
+    _measure(lambda: lister.snapshot(lister.start().version).num_rows)
 
 
 def measure_theirs(folder: Path) -> None:

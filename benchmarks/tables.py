@@ -130,11 +130,11 @@ def measure_plans(source: TableSource) -> None:
         sizes.append((len(offset), len(after.splits)))
         state, began = after, time.perf_counter()
     lister = source.open_lister(source.schema(), strategy.timestamp_assigner)
-    newest = lister.begin().version
+    newest = lister.start().version
     looks = []
     for _ in range(50):
         began = time.perf_counter()
-        assert lister.commits(newest) is None
+        assert not lister.commits(newest).whole()
         looks.append(time.perf_counter() - began)
     planner.close()
     size, n_open = max(sizes)

@@ -11,7 +11,7 @@ from streaming_source.cli.copied_checkpoint import GIVE_NUMBER
 from streaming_source.cli.take_over_table import TakenOverTable, Unread, take_over_table, unread_files
 from streaming_source.connectors import DeltaSource  # first: its error names the extra that is missing
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
-from streaming_source.connectors.tables.lister import TableFile
+from streaming_source.connectors.tables.files import TableFile
 from streaming_source.exceptions import OptionError
 
 __all__ = ["take_over_delta"]
@@ -75,10 +75,8 @@ class _SparkFiles:
         if place.in_snapshot:
             listed = self._of_snapshot(place.version)
         else:
-            commits = self._lister.commits(place.version - 1, place.version)
-            if commits is None:
-                return []
-            listed = commits.files
+            (commit,) = self._lister.commits(place.version - 1, place.version).whole()
+            listed = commit.files()
         # Negative numbers are before the first file.
         return unread_files(self._source.title, place.version, listed, max(place.number, -1) + 1)
 

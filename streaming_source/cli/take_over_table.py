@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from streaming_source.cli.copied_checkpoint import CopiedCheckpoint, state_at
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
-from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.connectors.tables.waiting import Progress

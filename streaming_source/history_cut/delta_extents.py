@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.history_cut.extent import Columns, Extent, Statistics, check_columns, extent_of_file
 
 __all__ = ["of_delta"]
@@ -25,7 +25,7 @@ def of_delta(path: str, columns: Columns) -> Iterator[Extent]:
     schema = pa.schema([schema.field(name) for name in columns])
     # Event times are not looked at.
     lister = source.open_lister(schema, RecordTimestampAssigner())
-    version = lister.begin().version
+    version = lister.start().version
     stored = {name: lister.name_in_files(name) for name in columns}
     filesystem = source.open_files()
     statistics = {row["path"]: row for row in lister.statistics(version).to_pylist()}

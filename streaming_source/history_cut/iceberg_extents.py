@@ -10,9 +10,10 @@ from pyiceberg.table import Table
 
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of
-from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
+from streaming_source.connectors.iceberg.lister import IcebergLister
 from streaming_source.connectors.iceberg.locations import located_files
-from streaming_source.connectors.tables.lister import FILES, Beginning, TableFile
+from streaming_source.connectors.tables.files import FILES, TableFile
+from streaming_source.connectors.tables.lister import Start
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS
 from streaming_source.history_cut.extent import Columns, Extent, Statistics, check_columns, extent_of_file
 
@@ -33,13 +34,13 @@ def of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
         title=known.title,
         table=table,
         reload=lambda _: table,
-        begin=lambda *_: Beginning(snapshot.snapshot_id),
+        start=lambda *_: Start(snapshot.snapshot_id),
         columns=lambda _: known,
         files=filesystem,
-        rules=IcebergRules(),
         schema=schema,
         # Event times are not looked at.
         assigner=RecordTimestampAssigner(),
+        schema_evolution="ignore",
     )
     statistics = {row["file_path"]: row for row in table.inspect.files().to_pylist() if row["content"] == 0}
     for row in lister.snapshot(snapshot.snapshot_id).select(FILES.names).to_pylist():

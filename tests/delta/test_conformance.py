@@ -14,7 +14,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.connectors.tables.lister import TableFile
+from streaming_source.connectors.tables.files import TableFile
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.testing.conformance import Expected, SourceConformance
 from streaming_source.testing.conformance.connector import ROWS

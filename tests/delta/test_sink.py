@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streaming_source.connectors.delta import DeltaSource
 from tests.delta.spark_delta import jars_of_delta
 from tests.faults.checks import files_of_sink
 from tests.kafka.artifacts import ArtifactsMissingError
-from tests.tables.reading import SECOND
+from tests.tables.reading import SECOND, STRATEGY
 
 FILES, ROWS = 25, 40
 
@@ -48,6 +50,10 @@ def test_what_the_sink_writes_is_read_while_it_writes(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
+    source = DeltaSource(folders[1])
+    commits = source.open_lister(source.schema(), STRATEGY.timestamp_assigner).commits(-1).whole()
+    query = json.loads((tmp_path / "checkpoints/writer/metadata").read_text())["id"]
+    assert [commit.micro_batches for commit in commits] == [((query, number),) for number in range(FILES)]
     assert int(done.stdout.split()[-1]) > 0, "nothing was read while it was written"
     assert deltalake.DeltaTable(folders[1]).version() == FILES - 1
     read: Counter[tuple[int, int]] = Counter()

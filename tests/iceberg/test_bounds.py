@@ -97,7 +97,7 @@ def test_event_times_of_any_type_are_bounded(tmp_path: Path, kind: pa.DataType, 
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(assigner)
     source = IcebergSource("db.t", catalog=properties_in(tmp_path))
     lister = source.open_lister(source.schema(), assigner)
-    listed = lister.snapshot(lister.begin().version)
+    listed = lister.snapshot(lister.start().version)
     done = harness(tmp_path, strategy=strategy, max_rows=1)
 
     done.run()

@@ -36,18 +36,17 @@ def test_metadata_are_read_when_the_catalog_has_others(
     append(table, [3 * SECOND])
     source = IcebergSource("db.t", catalog=properties_of({"name": "tests", **given}))
     lister = source.open_lister(source.schema(), FieldTimestampAssigner("ts"))
-    begun = lister.begin().version
+    begun = lister.start().version
     metadata = Path(table.metadata_location.removeprefix("file://"))
     written = metadata.read_bytes()
     metadata.unlink()
 
-    assert lister.commits(begun) is None
+    assert lister.commits(begun).whole() == []
 
     metadata.write_bytes(written)
     newest = append(table, [9 * SECOND])
-    found = lister.commits(begun)
-    assert found is not None
-    assert (found.upto, found.files["low_us"].to_pylist()) == (newest, [9 * SECOND])
+    (found,) = lister.commits(begun).whole()
+    assert (found.version, found.files()["low_us"].to_pylist()) == (newest, [9 * SECOND])
     catalog.drop_table("db.t")
     with pytest.raises(DataLossError, match="is not in its catalog any more"):
         lister.commits(newest)

@@ -23,8 +23,9 @@ from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.auditing.sources.files import file_blocks
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.delta.commits import Commit, path_in_table, read_commit
+from streaming_source.connectors.delta.commits import Actions, path_in_table, read_commit
 from streaming_source.connectors.delta.spark_offset import SparkDeltaOffset
+from streaming_source.connectors.tables.commits import CommitKind
 from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
@@ -279,9 +280,10 @@ class DeltaTableSource(AuditedSource):
                 self._added[version] = self._added_beside(commit)
         return self._added[version]
 
-    def _added_beside(self, commit: Commit) -> list[_Added]:
+    def _added_beside(self, commit: Actions) -> list[_Added]:
         """Return the files that a version added, if the query read what a version that takes rows away adds."""
-        version, adds, removes = commit.version, commit.new_files, commit.removes_data
+        version, adds = commit.version, commit.new_files
+        removes = commit.kind in (CommitKind.DELETE, CommitKind.OVERWRITE)
         if removes and self._skips_changes:
             return []
         places = [_At(version, number, is_snapshot=False) for number in range(len(adds))]

@@ -20,7 +20,7 @@ from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.iceberg.catalog import properties_of
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL
 from streaming_source.connectors.iceberg.spark_offset import SparkIcebergOffset
-from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import CheckpointError, DataLossError, OptionError
@@ -129,8 +129,8 @@ class IcebergTableSource(AuditedSource):
         begin = begin or self._initial
         if end is None or begin == end:
             return
-        snapshots, broken = self._lister.chain(begin.snapshot_id, end.snapshot_id).known()
-        for snapshot_id in (begin.snapshot_id, *snapshots):
+        snapshots, broken = self._lister.commits(begin.snapshot_id, end.snapshot_id).known()
+        for snapshot_id in (begin.snapshot_id, *(one.version for one in snapshots)):
             if snapshot_id == BEFORE_ALL:
                 continue
             if not self._lister.has_snapshot(snapshot_id):
@@ -140,7 +140,7 @@ class IcebergTableSource(AuditedSource):
             last = end.position if snapshot_id == end.snapshot_id else None
             yield from self._files(snapshot_id)[first:last]
         if broken is not None:
-            yield f"{self.name}: {broken}"
+            yield broken.why
 
     def _files(self, snapshot_id: int) -> list[TableFile]:
         """Return the files that a snapshot added, in the order in which Iceberg's source reads them."""

@@ -16,21 +16,23 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
+from streaming_source.connectors.tables.commits import CommitKind, MicroBatch
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Commit", "LogFiles", "latest_protocol", "log_path", "path_in_table", "reached_version", "read_commit"]
+__all__ = ["Actions", "LogFiles", "latest_protocol", "log_path", "path_in_table", "reached_version", "read_commit"]
 
 _READERS: Final = 16
 """How many commits are read at once where their times are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """One version in the log: its actions, as the protocol has them.
+class Actions:
+    """The actions of one version in the log, as the protocol has them.
 
     `adds` and `removes` are of all files, `dataChange` or not. `metadata` and `protocol` are None where it leaves them
     as they were. `operation` is what its writer calls it, empty where it does not say; `timestamp_ms` is when it was
-    made, None where it does not say.
+    made, None where it does not say. `micro_batches` are its transactions: Delta's sink commits the id of its query and
+    the number of the micro-batch as one, also without rows.
     """
 
     version: int
@@ -40,6 +42,7 @@ class Commit:
     protocol: Mapping[str, Any] | None = None
     operation: str = ""
     timestamp_ms: int | None = None
+    micro_batches: tuple[MicroBatch, ...] = ()
 
     @property
     def new_files(self) -> list[Mapping[str, Any]]:
@@ -47,9 +50,12 @@ class Commit:
         return [add for add in self.adds if add.get("dataChange", True)]
 
     @property
-    def removes_data(self) -> bool:
-        """Whether rows of earlier versions are not in this one."""
-        return any(remove.get("dataChange", True) for remove in self.removes)
+    def kind(self) -> CommitKind:
+        """What they do to the rows of earlier versions."""
+        if any(remove.get("dataChange", True) for remove in self.removes):
+            return CommitKind.OVERWRITE if self.new_files else CommitKind.DELETE
+        rewrites = (self.adds or self.removes) and not self.new_files
+        return CommitKind.REWRITE if rewrites else CommitKind.APPEND
 
 
 def log_path(root: str, version: int) -> str:
@@ -66,7 +72,7 @@ def path_in_table(written: str) -> str:
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
-def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | None:
+def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions | None:
     """Read one version; None if the log has no file of it. O(its actions)."""
     path = log_path(root, version)
     try:
@@ -74,7 +80,7 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | 
             lines = bytes(stream.read()).splitlines()
     except FileNotFoundError:
         return None
-    adds, removes = [], []
+    adds, removes, micro_batches = [], [], []
     latest: dict[str, Any] = {}
     try:
         for line in lines:
@@ -85,11 +91,13 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | 
                 adds.append(add)
             elif (remove := action.get("remove")) is not None:
                 removes.append(remove)
+            elif (transaction := action.get("txn")) is not None:
+                micro_batches.append(MicroBatch(str(transaction["appId"]), int(transaction["version"])))
             else:
                 latest |= action
         info = latest.get("commitInfo") or {}
         made = info.get("inCommitTimestamp", info.get("timestamp"))
-        return Commit(
+        return Actions(
             version,
             adds,
             removes,
@@ -97,8 +105,9 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Commit | 
             protocol=latest.get("protocol"),
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
+            micro_batches=tuple(micro_batches),
         )
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
         ) from None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -19,20 +18,20 @@ from alignment import arrow_compute as pc
 from alignment.arrow_times import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
-from streaming_source.connectors.delta.commits import Commit, path_in_table, reached_version, read_commit
+from streaming_source.connectors.delta.commits import Actions, path_in_table, reached_version, read_commit
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
-from streaming_source.connectors.tables.lister import LISTED, Beginning, Commits, TableFile
+from streaming_source.connectors.tables.commits import Broken, Chain, Commit
+from streaming_source.connectors.tables.files import LISTED, TableFile
+from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.data_files.stores import without_secrets
-from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, SchemaError, UnsupportedOperationError
 
-__all__ = ["DeltaLister", "DeltaRules"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["DeltaLister"]
 
 _LOOKS: Final = 60
 """Of so many looks that find nothing one asks whether the log was cleaned up meanwhile; the first one does."""
@@ -41,13 +40,7 @@ _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a removed file stays, where the table does not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaRules:
-    """What the user decides of commits: which that take rows away are passed over, and what new columns do."""
-
-    ignore_deletes: bool = False
-    skip_change_commits: bool = False
-    schema_evolution: str = "ignore"
+_FIX: Final = "Start with a new checkpointLocation, which reads the table as it is now"
 
 
 class DeltaLister:
@@ -65,10 +58,12 @@ class DeltaLister:
         Loads a version by `deltalake`.
     locate
         Finds the URI of a file elsewhere in the table's file system; None if it is in another one.
-    begin
-        Where a fresh query begins, given `table`.
+    start
+        Where a fresh query starts, given `table`.
     schema, assigner
         The columns that the query reads, and where its event times are.
+    schema_evolution
+        What becomes of columns that a commit adds: `ignore` or `fail`.
     zone
         That of times of partitions that are written without one; None if it is not known.
     """
@@ -81,36 +76,36 @@ class DeltaLister:
         table: deltalake.DeltaTable,
         open_table: Callable[[int], deltalake.DeltaTable],
         locate: Callable[[str], str | None],
-        begin: Callable[[deltalake.DeltaTable], Beginning],
-        rules: DeltaRules,
+        start: Callable[[deltalake.DeltaTable], Start],
         schema: pa.Schema,
         assigner: TimestampAssigner,
+        schema_evolution: str,
         zone: str | None,
     ) -> None:
         self._title, self._filesystem, self._root = title, filesystem, root
-        self._open_table, self._locate, self._begin = open_table, locate, begin
-        self._rules, self._schema = rules, schema
+        self._open_table, self._locate, self._start = open_table, locate, start
+        self._schema = schema
         self._table_id = str(table.metadata().id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
         self._columns = DeltaColumns.of_table(table, zone)
         self._columns_of = table.version()
         self._check_partitions()
         self._opened: deltalake.DeltaTable | None = table
-        self._beginning: Beginning | None = None
+        self._started: Start | None = None
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted = DeletionVectors(title, open_table)
-        self._new_columns = NewColumns(rules.schema_evolution)
+        self._new_columns = NewColumns(schema_evolution)
         self._empty_looks = 0
 
     @property
     def table_id(self) -> str:
         return self._table_id
 
-    def begin(self) -> Beginning:
-        if self._beginning is None:
-            assert self._opened is not None, "a query begins before it lists files"
-            self._beginning = self._begin(self._opened)
-        return self._beginning
+    def start(self) -> Start:
+        if self._started is None:
+            assert self._opened is not None, "a query starts before it lists files"
+            self._started = self._start(self._opened)
+        return self._started
 
     def _check_partitions(self) -> None:
         for name in self._columns.partition_columns:
@@ -178,80 +173,75 @@ class DeltaLister:
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
-    def commits(self, after: int, upto: int | None = None) -> Commits | None:
+    def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
         self._opened = None
         found: list[Commit] = []
+        missing: list[int] = []
         version = after
         while upto is None or version < upto:
-            commit = read_commit(self._filesystem, self._root, version + 1)
-            if commit is None:
-                self._check_not_cleaned(version + 1, upto)
-                break
             version += 1
-            found.append(commit)
-        if not found:
-            return None
-        added = [self._files_of(commit) for commit in found]
-        expiring_ms: dict[str, int] = {}
-        for commit in found:
-            expiring_ms |= self._expiring(commit)
-        return Commits(version, pa.concat_tables(added).combine_chunks(), len(found), expiring_ms)
+            actions = read_commit(self._filesystem, self._root, version)
+            if actions is not None:
+                found.append(self._commit(actions))
+            elif upto is None:
+                return Chain(found, self._cleaned(version))
+            else:
+                missing.append(version)
+        # One that is missing may have been written meanwhile.
+        if missing and read_commit(self._filesystem, self._root, missing[0]) is None:
+            return Chain(found, self._gone(missing[0], missing[-1]))
+        return Chain(found)
 
-    def _check_not_cleaned(self, version: int, upto: int | None) -> None:
-        """Raise a `DataLossError` if a version that is not in the log was there before."""
-        if upto is None:
-            self._empty_looks += 1
-            if self._empty_looks == 1 and version > self._columns_of + 1:
-                raise DataLossError(
-                    f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older "
-                    "state of its log was put in place. Start with a new checkpointLocation, which reads the table as "
-                    "it is now"
-                )
-            if self._empty_looks % _LOOKS != 1:
-                return
-            if max(self._columns_of, reached_version(self._filesystem, self._root)) < version:
-                return
-        # It may have been written meanwhile.
-        if read_commit(self._filesystem, self._root, version) is None:
-            raise DataLossError(
-                f"{self._title}: version {version} is not in its log any more, and what it added was not read: the "
-                "log was cleaned up (delta.logRetentionDuration, 30 days by default). Start with a new "
-                "checkpointLocation, which reads the table as it is now"
+    def _cleaned(self, version: int) -> Broken | None:
+        """Return why a version is not in the log that was there before; None where it is still to come."""
+        self._empty_looks += 1
+        if self._empty_looks == 1 and version > self._columns_of + 1:
+            return Broken(
+                f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older state "
+                "of its log was put in place",
+                _FIX,
             )
+        if self._empty_looks % _LOOKS != 1:
+            return None
+        reached = max(self._columns_of, reached_version(self._filesystem, self._root))
+        # It may have been written meanwhile.
+        if reached < version or read_commit(self._filesystem, self._root, version) is not None:
+            return None
+        return self._gone(version, version)
 
-    def _files_of(self, commit: Commit) -> pa.Table:
-        version = commit.version
-        if commit.protocol is not None:
-            check_protocol(self._title, version, commit.protocol)
-        if commit.metadata is not None:
-            self._take_metadata(commit)
-        adds = commit.new_files
-        if commit.removes_data:
-            if self._rules.skip_change_commits:
-                _log.info("%s: version %d (%s) changes rows, and is skipped", self._title, version, commit.operation)
-                adds = []
-            elif adds:
-                raise self._changes(commit, "changes rows that were there before", "skipChangeCommits")
-            elif not self._rules.ignore_deletes:
-                raise self._changes(commit, "deletes rows that were there before", "ignoreDeletes")
-        for add in adds:
-            if add.get("deletionVector"):
-                raise UnsupportedOperationError(
-                    f"{self._title}, version {version}, adds {unquote(add['path'])} with rows that are deleted "
-                    "(a deletion vector). Start with a new checkpointLocation, whose snapshot has them applied"
-                )
-        return self._as_files(adds, version)
-
-    def _changes(self, commit: Commit, what: str, option: str) -> MalformedDataError:
-        by = f" ({commit.operation})" if commit.operation else ""
-        return MalformedDataError(
-            f"{self._title}, version {commit.version}{by}, {what}, and a stream has them already. Set {option} = true "
-            "to go on without such versions, or use a new checkpointLocation to read the table as it is now"
+    def _gone(self, first: int, last: int) -> Broken:
+        which = f"version {first} is" if first == last else f"versions {first} to {last} are"
+        return Broken(
+            f"{self._title}: {which} not in its log any more: the log was cleaned up (delta.logRetentionDuration, 30 "
+            "days by default)",
+            _FIX,
         )
 
-    def _take_metadata(self, commit: Commit) -> None:
-        metadata, version = commit.metadata, commit.version
-        assert metadata is not None
+    def _commit(self, actions: Actions) -> Commit:
+        version, operation = actions.version, actions.operation
+        if actions.protocol is not None:
+            check_protocol(self._title, version, actions.protocol)
+        if actions.metadata is not None:
+            self._take_metadata(version, actions.metadata)
+        return Commit(
+            version,
+            f"{self._title}, version {version}" + (f" ({operation})" if operation else ""),
+            actions.kind,
+            actions.micro_batches,
+            partial(self._files_of, actions),
+            partial(self._expiring, actions),
+        )
+
+    def _files_of(self, actions: Actions) -> pa.Table:
+        for add in actions.new_files:
+            if add.get("deletionVector"):
+                raise UnsupportedOperationError(
+                    f"{self._title}, version {actions.version}, adds {unquote(add['path'])} with rows that are deleted "
+                    "(a deletion vector). Start with a new checkpointLocation, whose snapshot has them applied"
+                )
+        return self._as_files(actions.new_files, actions.version)
+
+    def _take_metadata(self, version: int, metadata: Mapping[str, Any]) -> None:
         if str(metadata["id"]) != self._table_id:
             raise DataLossError(
                 f"{self._title}, version {version}, has the id {metadata['id']}, and the one that was read has "
@@ -284,12 +274,11 @@ class DeltaLister:
         ]
         return pa.Table.from_arrays(columns, schema=LISTED)
 
-    def _expiring(self, commit: Commit) -> dict[str, int]:
-        """Files that a version removed, until when they stay."""
+    def _expiring(self, actions: Actions) -> dict[str, int]:
         retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))
         return {
             remove["path"]: int(remove["deletionTimestamp"]) + retention_ms
-            for remove in commit.removes
+            for remove in actions.removes
             if remove.get("deletionTimestamp")
         }
 

@@ -19,10 +19,11 @@ from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit
-from streaming_source.connectors.delta.lister import DeltaLister, DeltaRules
+from streaming_source.connectors.delta.lister import DeltaLister
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
-from streaming_source.connectors.tables.lister import Beginning
+from streaming_source.connectors.tables.commits import ChangeRules, CommitKind
+from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import TableSource, table_options
 from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
@@ -47,6 +48,8 @@ _FOREIGN: Final = {
     "endingVersion": "a stream has no end version; read the table in batches with versionAsOf",
     "endingTimestamp": "a stream has no end; read the table in batches with timestampAsOf",
 }
+
+_SKIPPING: Final = {CommitKind.DELETE: "ignoreDeletes", CommitKind.OVERWRITE: "skipChangeCommits"}
 
 
 def _version_or_latest(name: str, value: str) -> str:
@@ -172,12 +175,17 @@ class DeltaSource(TableSource):
 
     def table_schema(self) -> pa.Schema:
         table = self._open_first()
-        self._check_beginning(table)
+        self._check_start(table)
         return DeltaColumns.of_table(table).schema
+
+    @property
+    def change_rules(self) -> ChangeRules:
+        skipped = {CommitKind.DELETE: self.ignore_deletes or self.skip_change_commits}
+        skipped[CommitKind.OVERWRITE] = self.skip_change_commits
+        return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
         filesystem, root = self.root.open()
-        rules = DeltaRules(self.ignore_deletes, self.skip_change_commits, self.schema_evolution)
         return DeltaLister(
             title=self.title,
             filesystem=filesystem,
@@ -185,10 +193,10 @@ class DeltaSource(TableSource):
             table=self._open_first(),
             open_table=self._open_table,
             locate=self._locate,
-            begin=self._beginning,
-            rules=rules,
+            start=self._start,
             schema=schema,
             assigner=assigner,
+            schema_evolution=self.schema_evolution,
             zone=self.time_zone,
         )
 
@@ -282,11 +290,11 @@ class DeltaSource(TableSource):
             return self._version_at("timestampAsOf", self.timestamp_as_of)
         return None
 
-    def _beginning(self, table: deltalake.DeltaTable) -> Beginning:
+    def _start(self, table: deltalake.DeltaTable) -> Start:
         version = table.version()
         if self.starting_version == "latest":
-            return Beginning(version, has_snapshot=False)
-        self._check_beginning(table)
+            return Start(version, has_snapshot=False)
+        self._check_start(table)
         if isinstance(self.starting_version, int):
             if self.starting_version <= version and self.starting_version < (oldest := self._log().oldest_commit):
                 have = f"the oldest is {oldest}: give that, or" if oldest <= version else "give latest, or"
@@ -295,13 +303,13 @@ class DeltaSource(TableSource):
                     f"more, which was cleaned up (delta.logRetentionDuration); {have} leave the option out to begin "
                     "with the whole table"
                 )
-            return Beginning(self.starting_version - 1, has_snapshot=False)
+            return Start(self.starting_version - 1, has_snapshot=False)
         if self.starting_timestamp is not None:
             first = self._first_version_from("startingTimestamp", self.starting_timestamp)
-            return Beginning(first - 1, has_snapshot=False)
-        return Beginning(version)
+            return Start(first - 1, has_snapshot=False)
+        return Start(version)
 
-    def _check_beginning(self, table: deltalake.DeltaTable) -> None:
+    def _check_start(self, table: deltalake.DeltaTable) -> None:
         """Refuse to begin behind the newest version, as soon as that is known."""
         version, from_time = table.version(), self.starting_timestamp
         if isinstance(self.starting_version, int) and self.starting_version > version + 1:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from streaming_source.connectors.tables.lister import Chain
-
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -44,33 +42,33 @@ def is_first(metadata: TableMetadata, snapshot: Snapshot, inherits: Callable[[Sn
 
 def chain_between(
     metadata: TableMetadata, after: int, head: int | None, inherits: Callable[[Snapshot], bool]
-) -> Chain[Snapshot]:
-    """Return the snapshots behind `after` up to `head`. O(snapshots).
+) -> tuple[list[Snapshot], str | None]:
+    """Return the snapshots after `after` up to `head`, and why some of them are not known, as a clause. O(snapshots).
 
-    Broken if `after` is no ancestor of `head` any more (a rollback, a branch set elsewhere, a table replaced), or a
+    That is so if `after` is no ancestor of `head` any more (a rollback, a branch set elsewhere, a table replaced), or a
     snapshot between them has expired. `inherits` says whether a snapshot has files that others have added.
     """
     if head == after or (head is None and after == BEFORE_ALL):
-        return Chain(())
+        return [], None
     if head is None:
-        return Chain((), f"the main branch has no snapshot now, and snapshot {after} was read")
+        return [], f"the main branch has no snapshot now, and snapshot {after} was read"
     found: list[Snapshot] = []
     for snapshot in ancestry(metadata, head):
         if snapshot.snapshot_id == after:
-            return Chain(found[::-1])
+            return found[::-1], None
         found.append(snapshot)
     if not found:
-        return Chain((), f"snapshot {head} has expired")
-    parent, begins = found[-1].parent_snapshot_id, after == BEFORE_ALL
-    if parent == after or (begins and is_first(metadata, found[-1], inherits)):
-        return Chain(found[::-1])
-    if not begins and metadata.snapshot_by_id(after) is not None:
+        return [], f"snapshot {head} has expired"
+    parent, from_the_first = found[-1].parent_snapshot_id, after == BEFORE_ALL
+    if parent == after or (from_the_first and is_first(metadata, found[-1], inherits)):
+        return found[::-1], None
+    if not from_the_first and metadata.snapshot_by_id(after) is not None:
         broken = (
             f"snapshot {after}, which was read, is no ancestor of snapshot {head} any more: the main branch was rolled "
             "back, replaced or set to another snapshot, or a snapshot between them has expired"
         )
     else:
-        read = "nothing before it was read" if begins else f"snapshot {after} was the last that was read"
+        read = "nothing before it was read" if from_the_first else f"snapshot {after} was the last that was read"
         expired = f"snapshot {parent}" if parent is not None else f"what came before snapshot {found[-1].snapshot_id}"
         broken = f"{expired} has expired, and {read}"
-    return Chain(found[::-1], broken)
+    return found[::-1], broken

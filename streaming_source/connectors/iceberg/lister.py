@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -23,15 +22,15 @@ from streaming_source.connectors.iceberg.columns import IcebergColumns, check_ch
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
-from streaming_source.connectors.tables.lister import LISTED, Beginning, Chain, Commits, TableFile
+from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
+from streaming_source.connectors.tables.files import LISTED, TableFile
+from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
-from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
-__all__ = ["IcebergLister", "IcebergRules"]
-
-_log = logging.getLogger(__name__)
+__all__ = ["IcebergLister"]
 
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
@@ -45,13 +44,15 @@ _FIX: Final = (
 _DELETED_ROWS_KEPT: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class IcebergRules:
-    """What the user decides of snapshots: which that take rows away are passed over, and what new columns do."""
+_KINDS: Final = {
+    Operation.APPEND: CommitKind.APPEND,
+    Operation.REPLACE: CommitKind.REWRITE,
+    Operation.DELETE: CommitKind.DELETE,
+}
+"""Any other operation may do anything."""
 
-    skip_deletes: bool = False
-    skip_overwrites: bool = False
-    schema_evolution: str = "ignore"
+_QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
+"""Where Iceberg's sink in Spark writes, in the summary of a snapshot, which micro-batch it is."""
 
 
 class IcebergLister:
@@ -65,14 +66,16 @@ class IcebergLister:
         The table.
     reload
         Loads the table from its catalog as it is now, given what it was before.
-    begin
-        Where a fresh stream begins, given the table, and what looks whether a snapshot has files that others added.
+    start
+        Where a fresh stream starts, given the table, and what looks whether a snapshot has files that others added.
     columns
         The columns of a table, as the query knows them.
     files
         The file system in which locations of the table are paths.
     schema, assigner
         The columns that the query reads, and where its event times are.
+    schema_evolution
+        What becomes of columns that a commit adds: `ignore` or `fail`.
     """
 
     def __init__(
@@ -80,14 +83,14 @@ class IcebergLister:
         title: str,
         table: Table,
         reload: Callable[[Table], Table],
-        begin: Callable[[Table, Callable[[Snapshot], bool]], Beginning],
+        start: Callable[[Table, Callable[[Snapshot], bool]], Start],
         columns: Callable[[Table], IcebergColumns],
         files: fs.FileSystem,
-        rules: IcebergRules,
         schema: pa.Schema,
         assigner: TimestampAssigner,
+        schema_evolution: str,
     ) -> None:
-        self._title, self._table, self._reload, self._begin, self._rules = title, table, reload, begin, rules
+        self._title, self._table, self._reload, self._start = title, table, reload, start
         self._file_system, self._schema = files, schema
         self._table_id = str(self._table.metadata.table_uuid)
         # A query reads the columns as the table has them when it starts: files of other snapshots are read as these.
@@ -95,7 +98,7 @@ class IcebergLister:
         self._schema_id = self._table.metadata.current_schema_id
         self._bounds = TimeBounds.of(schema, assigner)
         self._time_id = None if self._bounds is None else self._columns.id_of(self._bounds.path)
-        self._new_columns = NewColumns(rules.schema_evolution)
+        self._new_columns = NewColumns(schema_evolution)
         self._deletes: dict[int, DeleteFiles] = {}
         self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
         # Held for no I/O: who releases a file must not wait for a store.
@@ -106,8 +109,8 @@ class IcebergLister:
     def table_id(self) -> str:
         return self._table_id
 
-    def begin(self) -> Beginning:
-        return self._begin(self._table, self._inherits)
+    def start(self) -> Start:
+        return self._start(self._table, self._inherits)
 
     # ---- a snapshot --------------------------------------------------------------------------------------------------
 
@@ -156,7 +159,7 @@ class IcebergLister:
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
-    def commits(self, after: int, upto: int | None = None) -> Commits | None:
+    def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
         table = self._reload(self._table)
         if str(table.metadata.table_uuid) != self._table_id:
             raise DataLossError(
@@ -165,51 +168,32 @@ class IcebergLister:
             )
         self._table = table
         head = table.metadata.current_snapshot_id if upto is None else upto
-        found = self._chain(after, head).whole(self._title, _FIX)
-        if not found:
-            return None
-        self._look_at_columns(found[-1].snapshot_id)
-        expiring_ms: dict[str, int] = {}
-        added = []
-        for snapshot in found:
-            if self._has_data(snapshot):
-                added.append(self._added_by(snapshot))
-            else:
-                expiring_ms |= self._expiring(snapshot)
-        return Commits(found[-1].snapshot_id, _joined(added), len(found), expiring_ms)
+        found, broken = chain_between(table.metadata, after, head, self._inherits)
+        if found:
+            self._look_at_columns(found[-1].snapshot_id)
+        why = None if broken is None else Broken(f"{self._title}: {broken}", _FIX)
+        return Chain([self._commit(snapshot) for snapshot in found], why)
 
-    def _has_data(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot adds rows and does nothing else; an error where it takes away what a stream has."""
-        operation = None if snapshot.summary is None else snapshot.summary.operation
-        if operation == Operation.REPLACE:
-            return False
-        if operation == Operation.APPEND:
-            return True
-        is_delete = operation == Operation.DELETE
-        option = "streaming-skip-delete-snapshots" if is_delete else "streaming-skip-overwrite-snapshots"
-        name = "an unknown operation" if operation is None else operation.value
-        if self._rules.skip_deletes if is_delete else self._rules.skip_overwrites:
-            _log.info("%s: snapshot %d (%s) is skipped", self._title, snapshot.snapshot_id, name)
-            return False
+    def _commit(self, snapshot: Snapshot) -> Commit:
+        number, summary = snapshot.snapshot_id, snapshot.summary
+        operation = None if summary is None else summary.operation
+        kind = CommitKind.OVERWRITE if operation is None else _KINDS.get(operation, CommitKind.OVERWRITE)
+        done = "an unknown operation" if operation is None else operation.value
         made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        what = "deletes rows that were there before" if is_delete else "replaces rows that were there before"
-        raise MalformedDataError(
-            f"{self._title}, snapshot {snapshot.snapshot_id} ({name}, {made}), {what}, and a stream has them already. "
-            f"Set {option} = true to go on without such snapshots and all that they add, or use a new "
-            "checkpointLocation to read the table as it is now"
+        written = {} if summary is None else summary.additional_properties
+        query, batch = written.get(_QUERY), written.get(_BATCH)
+        return Commit(
+            number,
+            f"{self._title}, snapshot {number} ({done}, {made})",
+            kind,
+            () if query is None or batch is None else (MicroBatch(query, int(batch)),),
+            LISTED.empty_table if kind is CommitKind.REWRITE else partial(self._added_by, snapshot),
+            dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
         )
 
     def has_snapshot(self, version: int) -> bool:
         """Whether the table has a snapshot, and it has not expired."""
         return self._table.metadata.snapshot_by_id(version) is not None
-
-    def chain(self, after: int, upto: int) -> Chain[int]:
-        """Return the snapshots behind one up to another one."""
-        snapshots, broken = self._chain(after, upto).known()
-        return Chain([snapshot.snapshot_id for snapshot in snapshots], broken)
-
-    def _chain(self, after: int, head: int | None) -> Chain[Snapshot]:
-        return chain_between(self._table.metadata, after, head, self._inherits)
 
     def _inherits(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot has files that others added: a request of the store."""

@@ -19,7 +19,7 @@ from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
 from streaming_source.connectors.iceberg.entries import Entry, EntryFile
-from streaming_source.connectors.tables.lister import LISTED
+from streaming_source.connectors.tables.files import LISTED
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 from streaming_source.exceptions import UnsupportedOperationError
 

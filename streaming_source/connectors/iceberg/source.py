@@ -23,7 +23,8 @@ from streaming_source.connectors.iceberg.catalog import (
 )
 from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry, is_first
 from streaming_source.connectors.iceberg.locations import located_files
-from streaming_source.connectors.tables.lister import Beginning
+from streaming_source.connectors.tables.commits import ChangeRules, CommitKind
+from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError
@@ -62,6 +63,11 @@ _FOREIGN: Final = {
     "locality": _SPLITS,
     "vectorization-enabled": "rows are read as Arrow batches in any case; leave it out",
     "batch-size": "rows are read as Arrow batches in any case; leave it out",
+}
+
+_SKIPPING: Final = {
+    CommitKind.DELETE: "streaming-skip-delete-snapshots",
+    CommitKind.OVERWRITE: "streaming-skip-overwrite-snapshots",
 }
 
 _CATALOG_OPTION: Final = Option(
@@ -193,19 +199,24 @@ class IcebergSource(TableSource):
             file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
         }
 
+    @property
+    def change_rules(self) -> ChangeRules:
+        skipped = {CommitKind.DELETE: self.skip_delete_snapshots, CommitKind.OVERWRITE: self.skip_overwrite_snapshots}
+        return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))
+
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> IcebergLister:
-        from streaming_source.connectors.iceberg.lister import IcebergLister, IcebergRules
+        from streaming_source.connectors.iceberg.lister import IcebergLister
 
         return IcebergLister(
             title=self.title,
             table=self._load(),
             reload=self._reload,
-            begin=self._beginning,
+            start=self._start,
             columns=self._columns,
             files=self.open_files(),
-            rules=IcebergRules(self.skip_delete_snapshots, self.skip_overwrite_snapshots, self.schema_evolution),
             schema=schema,
             assigner=assigner,
+            schema_evolution=self.schema_evolution,
         )
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -260,15 +271,15 @@ class IcebergSource(TableSource):
             return int(found.snapshot_id)
         return None
 
-    def _beginning(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Beginning:
+    def _start(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Start:
         metadata = table.metadata
         head = metadata.current_snapshot_id
         if self.stream_from_timestamp is not None:
-            return Beginning(self._before(table, inherits), has_snapshot=False)
+            return Start(self._before(table, inherits), has_snapshot=False)
         version = self._batch_snapshot(table)
         if version is None:
             version = head
-        return Beginning(BEFORE_ALL, has_snapshot=False) if version is None else Beginning(version)
+        return Start(BEFORE_ALL, has_snapshot=False) if version is None else Start(version)
 
     def _before(self, table: Table, inherits: Callable[[Snapshot], bool]) -> int:
         """The snapshot behind which a stream from a time begins."""

@@ -19,8 +19,10 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
+from streaming_source.connectors.tables.commits import ChangeRules, Commits
 from streaming_source.connectors.tables.expiry import ExpiringFiles
-from streaming_source.connectors.tables.lister import FILES, Commits, TableFile, TableLister
+from streaming_source.connectors.tables.files import FILES, TableFile
+from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
 from streaming_source.connectors.tables.time_bounds import whole_milliseconds
 from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles, divided
@@ -50,6 +52,8 @@ class Table:
         The file system in which the paths of `TableLister.data_file` are.
     open_lister
         Looks at the table, by the columns that the query reads and what assigns event times.
+    rules
+        What the user decides of commits that remove rows.
     """
 
     title: str
@@ -57,6 +61,7 @@ class Table:
     discovery_interval_us: int
     files: fs.FileSystem
     open_lister: Callable[[pa.Schema, TimestampAssigner], TableLister]
+    rules: ChangeRules
 
 
 _BYTES_BESIDE_ID: Final = 84
@@ -142,7 +147,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
         if self._listed is not None:
-            commits = self._lister.commits(self._listed)
+            commits = self._commits(self._listed)
             if commits is None:
                 return _Listed()
             group = self._group(commits)
@@ -153,12 +158,12 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
         return listed
 
     def _list_first(self) -> _Listed:
-        lister, progress = self._lister, self._checkpoint.progress
+        progress = self._checkpoint.progress
         in_work = self._context.map_on_workers(self._describe_begun, self._restored)
         groups: list[_Group] = []
         if progress is None:
-            beginning = lister.begin()
-            progress = Progress(beginning.version, beginning.has_snapshot)
+            start = self._lister.start()
+            progress = Progress(start.version, start.has_snapshot)
         expiring: dict[str, int] = {}
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:
@@ -166,16 +171,19 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
             groups.append(_Group(self._snapshot(after), after, begun))
             self._snapshots.clear()
         for step in steps:
-            if step.upto != after and (commits := lister.commits(after, step.upto)) is not None:
+            if step.upto != after and (commits := self._commits(after, step.upto)) is not None:
                 groups.append(self._group(commits, step.begun))
                 expiring |= commits.expiring_ms
             after = step.upto
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._table.bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
-        if not is_complete and (commits := lister.commits(after)) is not None:
+        if not is_complete and (commits := self._commits(after)) is not None:
             groups.append(self._group(commits))
             expiring |= commits.expiring_ms
         return _Listed(Progress(progress.after, progress.in_snapshot), in_work, groups, expiring)
+
+    def _commits(self, after: int, upto: int | None = None) -> Commits | None:
+        return Commits.of(self._lister.commits(after, upto), self._table.rules)
 
     def _snapshot(self, version: int) -> pa.Table:
         """The files of a version; known until the first listing, if a micro-batch is read again before it."""
@@ -350,11 +358,11 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
     def _begun_of_commits(self, progress: Progress, after: int) -> Iterator[TableFile]:
         """The files of versions behind one that were begun at a point of progress."""
-        if progress.after != after and (commits := self._lister.commits(after, progress.after)) is not None:
+        if progress.after != after and (commits := self._commits(after, progress.after)) is not None:
             yield from _rows(self._wanted(commits.files))
         after = progress.after
         for upto, begun in progress.steps:
-            if upto != after and (commits := self._lister.commits(after, upto)) is not None:
+            if upto != after and (commits := self._commits(after, upto)) is not None:
                 yield from _rows(divided(self._wanted(commits.files), begun)[0])
             after = upto
 

@@ -17,6 +17,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.api.options import boolean, duration_field, durations_as_timedelta, option_field
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
+from streaming_source.connectors.tables.commits import ChangeRules
 from streaming_source.connectors.tables.enumerator import Table, TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
@@ -81,6 +82,11 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     @abstractmethod
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
         """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
+
+    @property
+    @abstractmethod
+    def change_rules(self) -> ChangeRules:
+        """What a stream does with commits that remove rows."""
 
     @abstractmethod
     def table_schema(self) -> pa.Schema:
@@ -159,7 +165,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
                 "again, or use a new checkpointLocation"
             )
         interval_us, files = self.discovery_interval_us, self.open_files()
-        table = Table(self.title, self.bounded, interval_us, files, self.open_lister)
+        table = Table(self.title, self.bounded, interval_us, files, self.open_lister, self.change_rules)
         return TableEnumerator(table, self, context, checkpoint)
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:

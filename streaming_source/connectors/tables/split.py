@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
-from streaming_source.connectors.tables.lister import TableFile
+from streaming_source.connectors.tables.files import TableFile
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.tables.lister import FILES, TableFile
+from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.exceptions import OffsetError
 
 __all__ = ["Key", "Progress", "Step", "WaitingTableFiles", "divided", "key_of"]

@@ -1,0 +1,191 @@
+"""The commits of a table: what each added, which micro-batch wrote it, and whether all of them are known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from streaming_source.connectors.tables.files import LISTED
+from streaming_source.exceptions import DataLossError, MalformedDataError
+
+__all__ = ["Broken", "Chain", "ChangeRules", "Commit", "CommitKind", "Commits", "MicroBatch"]
+
+_log = logging.getLogger(__name__)
+
+CommitT = TypeVar("CommitT")
+
+
+class MicroBatch(NamedTuple):
+    """A micro-batch of a streaming query, which its sink committed together with its rows.
+
+    `query` is the id of the query, as `<checkpoint>/metadata` has it; `number` is that of the micro-batch.
+    """
+
+    query: str
+    number: int
+
+
+class CommitKind(Enum):
+    """What a commit does to the rows of a table."""
+
+    APPEND = "append"
+    """It adds files of new rows; one that adds none changes nothing."""
+
+    REWRITE = "rewrite"
+    """It writes the same rows into other files (OPTIMIZE, compaction): its files are no data."""
+
+    DELETE = "delete"
+    """It removes rows, and adds no file."""
+
+    OVERWRITE = "overwrite"
+    """It removes rows, and its files have rows that were there before among new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of a table, by what it did to the version before.
+
+    Attributes
+    ----------
+    version
+        Its number: Delta's version, Iceberg's snapshot id.
+    title
+        The table and the version in messages, with what its writer did: `Delta table /t, version 4 (WRITE)`.
+    kind
+        What it does to rows.
+    micro_batches
+        The micro-batches that wrote it: none of a batch or of another engine, several where its writer named several.
+        A micro-batch without rows may be committed too.
+    files
+        Lists the files that it added as data, as `LISTED`, in the order in which Spark's own source reads them; none
+        of a rewrite. May do I/O, and raises a `DataLossError` where the list is gone. O(its files).
+    expiring_ms
+        Lists the files that it removed by path, and until when each can be read, in milliseconds since 1970.
+    """
+
+    version: int
+    title: str
+    kind: CommitKind
+    micro_batches: tuple[MicroBatch, ...] = ()
+    files: Callable[[], pa.Table] = field(default=LISTED.empty_table, compare=False, repr=False)
+    expiring_ms: Callable[[], Mapping[str, int]] = field(default=dict, compare=False, repr=False)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it says something of the table's rows: a rewrite does not."""
+        return self.kind is not CommitKind.REWRITE
+
+
+# ---- continuity ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Why some commits are not known, as a clause with the table's title, and what to do about it, as a sentence."""
+
+    why: str
+    fix: str
+
+    def error(self) -> DataLossError:
+        """Return the error of a reader that needs all commits."""
+        return DataLossError(f"{self.why}. {self.fix}")
+
+
+class Chain(Generic[CommitT]):
+    """The commits after one version up to another one, oldest first: all of them, or it is broken for a reason.
+
+    Commits can be had in two ways alone, and each says what becomes of a broken chain.
+
+    Parameters
+    ----------
+    commits
+        Those that are known, in order. In a broken chain others are missing before, between or after them.
+    broken
+        Why not all of them are known; None where the chain is whole.
+    """
+
+    def __init__(self, commits: Sequence[CommitT], broken: Broken | None = None) -> None:
+        self._commits, self._broken = commits, broken
+
+    def whole(self) -> Sequence[CommitT]:
+        """Return the commits; a `DataLossError` if some are missing."""
+        if self._broken is not None:
+            raise self._broken.error()
+        return self._commits
+
+    def known(self) -> tuple[Sequence[CommitT], Broken | None]:
+        """Return the commits that are known, and why others are not; None where there are no others."""
+        return self._commits, self._broken
+
+
+# ---- what a stream reads of them -------------------------------------------------------------------------------------
+
+_DONE: Final = {
+    CommitKind.DELETE: "deletes rows that were there before",
+    CommitKind.OVERWRITE: "changes rows that were there before",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRules:
+    """What a stream does with commits that remove rows: those of the kinds `skipped` are passed over with their files.
+
+    `options` names the option that a user sets to skip a kind.
+    """
+
+    options: Mapping[CommitKind, str]
+    skipped: frozenset[CommitKind] = frozenset()
+
+    def has_data(self, commit: Commit) -> bool:
+        """Return whether a stream reads the files of a commit; a `MalformedDataError` if it can do neither."""
+        if commit.kind in (CommitKind.APPEND, CommitKind.REWRITE):
+            return commit.is_data
+        if commit.kind in self.skipped:
+            _log.info("%s is skipped: it %s", commit.title, _DONE[commit.kind])
+            return False
+        raise MalformedDataError(
+            f"{commit.title}, {_DONE[commit.kind]}, and a stream has them already. Set {self.options[commit.kind]} = "
+            "true to go on without such commits and all that they add, or use a new checkpointLocation to read the "
+            "table as it is now"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """What a stream reads of the commits after a version.
+
+    Attributes
+    ----------
+    upto
+        The last version of them.
+    files
+        Those that they added as data, as `LISTED`.
+    count
+        How many versions these are.
+    expiring_ms
+        By path: files that the table does not need any more, and until when they stay readable, in milliseconds of the
+        clock. A file that still waits is then read in time, or the user is warned.
+    """
+
+    upto: int
+    files: pa.Table
+    count: int = 1
+    expiring_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(chain: Chain[Commit], rules: ChangeRules) -> Commits | None:
+        """Return them; None if there is none. A `DataLossError` if the chain is broken, and what `rules` refuse."""
+        commits = chain.whole()
+        if not commits:
+            return None
+        files, expiring_ms = [LISTED.empty_table()], dict[str, int]()
+        for commit in commits:
+            if rules.has_data(commit):
+                files.append(commit.files())
+            expiring_ms |= commit.expiring_ms()
+        return Commits(commits[-1].version, pa.concat_tables(files).combine_chunks(), len(commits), expiring_ms)
