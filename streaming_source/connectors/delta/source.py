@@ -179,7 +179,7 @@ class DeltaSource(TableSource):
         return DeltaColumns.of_table(table).schema
 
     @property
-    def change_rules(self) -> ChangeRules:
+    def _change_rules(self) -> ChangeRules:
         skipped = {CommitKind.DELETE: self.ignore_deletes or self.skip_change_commits}
         skipped[CommitKind.OVERWRITE] = self.skip_change_commits
         return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))

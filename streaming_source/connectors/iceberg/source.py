@@ -200,7 +200,7 @@ class IcebergSource(TableSource):
         }
 
     @property
-    def change_rules(self) -> ChangeRules:
+    def _change_rules(self) -> ChangeRules:
         skipped = {CommitKind.DELETE: self.skip_delete_snapshots, CommitKind.OVERWRITE: self.skip_overwrite_snapshots}
         return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))
 

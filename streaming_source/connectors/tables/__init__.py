@@ -2,7 +2,7 @@
 
     lister       the contract of a table format: a snapshot's files, and the commits after it
     files        a file of a table with its bounds, and files as columns
-    commits      what each commit added and which micro-batch wrote it; whether all are known; what a stream reads of them
+    commits      what each commit added, and which micro-batch wrote it; whether all are known; what a stream reads
     time_bounds  how a table's statistics of the event-time column become bounds of event times
     split        a file of a version as a split, and how offsets write it
     waiting      files that wait for their turn, and up to where they were begun: what an offset keeps of them

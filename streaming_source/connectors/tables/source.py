@@ -85,7 +85,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
 
     @property
     @abstractmethod
-    def change_rules(self) -> ChangeRules:
+    def _change_rules(self) -> ChangeRules:
         """What a stream does with commits that remove rows."""
 
     @abstractmethod
@@ -165,7 +165,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
                 "again, or use a new checkpointLocation"
             )
         interval_us, files = self.discovery_interval_us, self.open_files()
-        table = Table(self.title, self.bounded, interval_us, files, self.open_lister, self.change_rules)
+        table = Table(self.title, self.bounded, interval_us, files, self.open_lister, self._change_rules)
         return TableEnumerator(table, self, context, checkpoint)
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:
