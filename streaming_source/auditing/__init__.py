@@ -10,7 +10,7 @@
       event_time            the column of event times, as given or as the recorded watermarks show
       files                 Spark's file sources: the source's log, formats, archived and moved files
       kafka                 ranges of offsets, re-read once; what retention has deleted
-      delta                 the table's snapshot and log, bounds by its statistics
+      tables                a table's snapshot and commits, bounds by its metadata (table_reads: in Spark's order)
     counting              rows of blocks against bounds: a block is read only where a bound lies inside of it
     watermark_check       whether the event times lead to the watermarks that Spark had; if not, all is unknown
     result                the counts as Arrow tables; which splits carried the watermark away

@@ -25,7 +25,7 @@ from streaming_source.monitoring.explained import SplitStory, aligned, explain_b
 from streaming_source.monitoring.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
-    from streaming_source.cli.take_over_table import TakenOverTable
+    from streaming_source.connectors.tables.source import TableSource
 
 __all__ = ["app"]
 
@@ -329,29 +329,32 @@ def _take_over_table(
     given = key_values(option)
     # Imported here: no other command copies a checkpoint.
     from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
+    from streaming_source.cli.take_over_table import take_over_table
 
     last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
-    if given or (last is not None and "snapshot_id" in last):
-        taken = _take_over_iceberg(checkpoint, new_checkpoint, table, source, given)
-    else:
-        from streaming_source.cli.take_over_delta import take_over_delta
-
-        taken = take_over_delta(checkpoint, new_checkpoint, table=table, source=source)
+    is_iceberg = bool(given) or (last is not None and "snapshot_id" in last)
+    opened = _iceberg_table(table, given) if is_iceberg else _delta_table(table)
+    taken = take_over_table(checkpoint, new_checkpoint, opened, source=source)
     goes_on = _goes_on(taken.next_batch)
     typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
 
 
-def _take_over_iceberg(
-    checkpoint: str, new_checkpoint: str, table: str, source: int, given: Mapping[str, str]
-) -> TakenOverTable:
-    from streaming_source.cli.take_over_iceberg import take_over_iceberg
+def _delta_table(table: str) -> TableSource:
+    from streaming_source.connectors import DeltaSource
+
+    return DeltaSource(table)
+
+
+def _iceberg_table(table: str, given: Mapping[str, str]) -> TableSource:
+    from streaming_source.connectors import IcebergSource
     from streaming_source.connectors.iceberg.catalog import properties_of
 
     if others := [name for name in given if not name.lower().startswith("catalog.")]:
         raise OptionError(f"-o {others[0]}: take-over takes the catalog of an Iceberg table, as -o catalog.type=rest")
-    catalog = properties_of({name[len("catalog.") :]: value for name, value in given.items()})
-    return take_over_iceberg(checkpoint, new_checkpoint, table=table, catalog=catalog, source=source)
+    return IcebergSource(
+        table, catalog=properties_of({name[len("catalog.") :]: value for name, value in given.items()})
+    )
 
 
 def _goes_on(next_batch: int, *, is_read_again: bool = False) -> str:

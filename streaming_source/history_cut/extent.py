@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow import fs
 
+from streaming_source.connectors.tables.lister import ColumnBounds
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import SchemaError
 
-__all__ = ["Columns", "Extent", "Statistics", "check_columns", "extent_of", "extent_of_file", "read_offsets"]
+__all__ = ["Columns", "Extent", "check_columns", "extent_of", "extent_of_file", "read_offsets"]
 
 Columns: TypeAlias = tuple[str, str, str]
 """The names of the columns with the topic, the partition and the offset."""
-
-Statistics: TypeAlias = tuple[Any, Any, int | None]
-"""The smallest and the largest value of a column, and how many are null; None where one is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,9 @@ def extent_of(piece: Any, rows: int, ranges: Sequence[tuple[Any, Any]], nulls: I
 
 
 def extent_of_file(
-    filesystem: fs.FileSystem, file: DataFile, rows: int, schema: pa.Schema, statistics: Callable[[str], Statistics]
+    filesystem: fs.FileSystem, file: DataFile, rows: int, schema: pa.Schema, bounds: Mapping[str, ColumnBounds]
 ) -> Extent:
-    """Return a file of a table as a stream over the table reads it, by its `statistics` of the columns of `schema`."""
+    """Return a file of a table as a stream over the table reads it, by its `bounds` of the columns of `schema`."""
 
     def read(names: list[str]) -> pa.Table:
         of_file = FileRows(StoredFile(filesystem, file), 0, sys.maxsize)
@@ -74,9 +72,8 @@ def extent_of_file(
         # The statistics of a file include the rows of it that are deleted.
         return Extent(read, rows)
     given = {name: value.as_py() for name, value in file.given.items()}
-    known = {name: statistics(name) for name in schema.names if name not in given}
-    ranges = [(given[name],) * 2 if name in given else known[name][:2] for name in schema.names]
-    return extent_of(read, rows, ranges, [nulls for _, _, nulls in known.values()])
+    ranges = [(given[name],) * 2 if name in given else bounds[name][:2] for name in schema.names]
+    return extent_of(read, rows, ranges, [bounds[name].nulls for name in schema.names if name not in given])
 
 
 def read_offsets(extent: Extent, columns: Columns) -> tuple[pa.Table, int]:

@@ -11,8 +11,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from alignment.timestamps import RecordTimestampAssigner
+from streaming_source.connectors.tables.files import FILES, TableFile
+from streaming_source.connectors.tables.lister import TableLister
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root
 from streaming_source.exceptions import OptionError, PathNotFoundError, UnsupportedOperationError
-from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of
+from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of, extent_of_file
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -25,37 +29,67 @@ History: TypeAlias = "str | os.PathLike[str] | Table"
 
 def extents_of(history: History, columns: Columns) -> Iterator[Extent]:
     """The pieces of a history; no row is read."""
-    # Here and not above: each kind of table needs a package of its own.
     if not isinstance(history, str | os.PathLike):
-        from streaming_source.history_cut.iceberg_extents import of_iceberg
-
-        yield from of_iceberg(history, columns)
+        yield from _of_iceberg(history, columns)
         return
     path = os.fspath(history)
     if path.endswith(".metadata.json"):
         from pyiceberg.table import StaticTable
 
-        from streaming_source.history_cut.iceberg_extents import of_iceberg
-
-        yield from of_iceberg(StaticTable.from_metadata(path), columns)
+        yield from _of_iceberg(StaticTable.from_metadata(path), columns)
     elif _is_delta(path):
-        try:
-            from streaming_source.history_cut.delta_extents import of_delta
-        except ModuleNotFoundError:
-            raise UnsupportedOperationError(
-                f"cut_from({path!r}): a Delta table is read with deltalake; install spark-watermark-alignment[delta]"
-            ) from None
-        yield from of_delta(path, columns)
+        yield from _of_delta(path, columns)
     else:
         yield from _of_parquet(path, columns)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+# Imported here and not above: each kind of table needs a package of its own.
+
+
+def _of_delta(path: str, columns: Columns) -> Iterator[Extent]:
+    try:
+        from streaming_source.connectors.delta import DeltaSource
+    except ModuleNotFoundError:
+        raise UnsupportedOperationError(
+            f"cut_from({path!r}): a Delta table is read with deltalake; install spark-watermark-alignment[delta]"
+        ) from None
+    table = DeltaSource(path)
+    schema = table.table_schema()
+    check_columns(path, schema.names, columns)
+    # Event times are not looked at.
+    lister = table.open_lister(schema, RecordTimestampAssigner())
+    yield from _of_table(lister, table.open_files(), schema, columns)
+
+
+def _of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
+    from streaming_source.connectors.iceberg.lister import IcebergLister
+    from streaming_source.connectors.iceberg.locations import located_files
+
+    check_columns(".".join(table.name()), [field.name for field in table.schema().fields], columns)
+    files = located_files(NO_STORAGE_OPTIONS, {**table.io.properties})
+    lister = IcebergLister.of_loaded(table, columns, files)
+    yield from _of_table(lister, files, lister.schema, columns)
+
+
+def _of_table(lister: TableLister, filesystem: fs.FileSystem, schema: pa.Schema, columns: Columns) -> Iterator[Extent]:
+    """The files of a table as it is now; none of them is opened, but what says which of their rows are deleted."""
+    start = lister.start()
+    if not start.has_snapshot:
+        return
+    schema = pa.schema([schema.field(name) for name in columns])
+    bounds = lister.bounds(start.version, columns)
+    for row in lister.snapshot(start.version).to_pylist():
+        file = lister.data_file(TableFile(**{name: row[name] for name in FILES.names}))
+        rows = -1 if row["rows"] is None else row["rows"]
+        yield extent_of_file(filesystem, file, rows, schema, bounds[row["path"]])
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
 
 
 def _is_delta(path: str) -> bool:
-    from streaming_source.data_files.stores import Root
-
     files, root = Root(path).open()
     return files.get_file_info(f"{root}/_delta_log").type is fs.FileType.Directory
 

@@ -17,7 +17,7 @@ import pytest
 
 import streaming_source
 from streaming_source.auditing import Audit
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import OptionError, PathNotFoundError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
 from tests.delta.deletion_vectors import delete_rows
@@ -168,7 +168,7 @@ def test_a_file_with_a_deletion_vector_is_named_and_in_no_count(audited_table: t
     found = audit(root)
 
     assert found.read == sum(counts["read"] for counts in done.counts.values()) - 100
-    assert f"{add['path']} has a deletion vector: which of its rows the query read is not known" in str(found)
+    assert f"which rows of {add['path']} are deleted in version 9 is not known any more" in str(found)
 
 
 def test_files_that_were_vacuumed_are_in_no_count(audited_table: tuple[Path, naive.Run]) -> None:
@@ -191,7 +191,7 @@ def test_a_version_whose_log_was_cleaned_up_is_named(audited_table: tuple[Path, 
 
     found = audit(root)
 
-    assert "the table's log was cleaned up" in str(found)
+    assert "the log was cleaned up" in str(found)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
@@ -270,7 +270,7 @@ def test_what_a_version_that_changes_rows_adds_is_counted_as_the_query_had_it(tm
     assert audit(tmp_path, ignoreChanges="true").read == 400
     found = audit(tmp_path)
     assert found.read == 300
-    assert f"version {version + 1} of {table} changes rows, and the checkpoint does not keep whether" in str(found)
+    assert f"version {version + 1} (UPDATE) changes rows, and the checkpoint does not keep whether" in str(found)
     with pytest.raises(OptionError, match=r"both true.*give the one that the query has"):
         audit(tmp_path, skipChangeCommits="true", ignoreChanges="true")
 
@@ -283,7 +283,7 @@ def test_the_path_of_the_table_is_asked_for_and_checked(audited_table: tuple[Pat
         streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append")
     with pytest.raises(OptionError, match=r"and the query read the table .*; give the path of that one"):
         streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append", source=str(other))
-    with pytest.raises(OptionError, match="cannot be read as a Delta table"):
+    with pytest.raises(PathNotFoundError, match="there is no Delta table in"):
         streaming_source.audit(str(root / "checkpoint"), window="1 hour", mode="append", source=str(root))
 
 

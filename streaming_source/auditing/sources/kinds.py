@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from streaming_source.api.options import boolean
 from streaming_source.auditing.sources.base import AuditedSource
 from streaming_source.auditing.sources.event_time import EventTime
-from streaming_source.auditing.sources.files import FilesSource
+from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.micro_batches import Checkpoint
-from streaming_source.checkpoint.source_offsets import kind_of
-from streaming_source.data_files.stores import StorageOptions
+from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, table_offset
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError
 
 __all__ = ["source_of"]
 
-_KNOWN: Final = "files, Delta, Iceberg and Kafka are audited"
+# What reads a source is imported for a query that has one: each needs an extra, and files none of them.
+
+
+@dataclass(frozen=True, slots=True)
+class _Audited:
+    """A source of a query, and what the user gave for it."""
+
+    checkpoint: Checkpoint
+    place: int
+    event_time: EventTime
+    path: str | None
+    options: Mapping[str, str]
+    storage: StorageOptions
 
 
 def source_of(
@@ -30,85 +43,108 @@ def source_of(
 ) -> AuditedSource:
     """Return the query's source at a place; raises a `CheckpointError` if it is of no kind that can be audited."""
     offset = _last_offset(checkpoint, place)
-    match kind_of(offset):
-        case "files":
-            return FilesSource(checkpoint, place, event_time, moved_to=path, options=options, storage=storage)
-        case "delta":
-            return _delta(checkpoint, place, event_time, path, options, storage)
-        case "iceberg":
-            return _iceberg(checkpoint, place, event_time, path, options)
-        case "kafka":
-            return _kafka(checkpoint, place, event_time, options)
-        case "ours":
-            raise CheckpointError(
-                f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
-                f"streaming-source explain {checkpoint.path}"
-            )
-    raise CheckpointError(
-        f"{checkpoint.path}: source {place} has offsets such as {offset[:80]}, of another kind of source; {_KNOWN}"
-    )
-
-
-def _delta(
-    checkpoint: Checkpoint,
-    place: int,
-    event_time: EventTime,
-    path: str | None,
-    options: Mapping[str, str],
-    storage: StorageOptions,
-) -> AuditedSource:
+    kind = kind_of(offset)
+    if kind == "ours":
+        raise CheckpointError(
+            f"{checkpoint.path}: its source is of this library, and marks what is late itself; use "
+            f"streaming-source explain {checkpoint.path}"
+        )
+    if kind not in _KINDS:
+        raise CheckpointError(
+            f"{checkpoint.path}: source {place} has offsets such as {offset[:80]}, of another kind of source; files, "
+            "Delta, Iceberg and Kafka are audited"
+        )
+    opened, what = _KINDS[kind]
     try:
-        # Imported here: it needs an extra.
-        from streaming_source.auditing.sources.delta import DeltaTableSource
+        return opened(_Audited(checkpoint, place, event_time, path, options, storage))
     except ModuleNotFoundError as error:
-        raise _not_installed(place, "a Delta table", error.name, "delta") from None
-    return DeltaTableSource(
-        checkpoint,
-        place,
-        event_time,
-        path=path,
-        starting_version=options.get("startingVersion"),
-        skips_changes=_skips_changes(options),
-        storage=storage,
+        raise OptionError(
+            f"source {place} reads {what}, and {error.name} is not installed; pip install "
+            f"'spark-watermark-alignment[{kind}]'"
+        ) from None
+
+
+def _files(one: _Audited) -> AuditedSource:
+    from streaming_source.auditing.sources.files import FilesSource
+
+    return FilesSource(
+        one.checkpoint, one.place, one.event_time, moved_to=one.path, options=one.options, storage=one.storage
     )
 
 
-def _skips_changes(options: Mapping[str, str]) -> bool | None:
-    """Return whether a query over a Delta table passes over versions that change rows; None if no option tells."""
+def _kafka(one: _Audited) -> AuditedSource:
+    from streaming_source.auditing.sources.kafka import KafkaTopics
+
+    return KafkaTopics(one.checkpoint, one.place, one.event_time, options=one.options)
+
+
+def _delta(one: _Audited) -> AuditedSource:
+    if one.path is None:
+        raise OptionError(
+            f"source {one.place} reads a Delta table, and the checkpoint keeps its id, not its path; give it with "
+            "--source PATH"
+        )
+    from streaming_source.auditing.sources.tables import AuditedTable
+    from streaming_source.connectors.delta import DeltaSource
+
+    storage = NO_STORAGE_OPTIONS if Root(one.path).is_local else one.storage
+    version = one.options.get("startingVersion")
+    return AuditedTable(
+        one.checkpoint,
+        one.place,
+        one.event_time,
+        table=DeltaSource(one.path, storage=storage, time_zone=one.event_time.zone),
+        name=one.path,
+        start=None if version is None else TableOffset(int(version) - 1, None),
+        reads_changes=_reads_changes(one.options),
+    )
+
+
+def _reads_changes(options: Mapping[str, str]) -> bool | None:
+    """Return whether a query over a Delta table reads what commits that remove rows add; None if no option tells."""
     chosen = [name for name in ("skipChangeCommits", "ignoreChanges") if boolean(name, options.get(name, "false"))]
     if len(chosen) > 1:
         raise OptionError(
             "skipChangeCommits and ignoreChanges are both true: the first passes over what the second reads; give the "
             "one that the query has"
         )
-    return chosen == ["skipChangeCommits"] if chosen else None
+    return chosen == ["ignoreChanges"] if chosen else None
 
 
-def _iceberg(
-    checkpoint: Checkpoint, place: int, event_time: EventTime, table: str | None, options: Mapping[str, str]
-) -> AuditedSource:
-    try:
-        # Imported here: it needs an extra.
-        from streaming_source.auditing.sources.iceberg import IcebergTableSource
+def _iceberg(one: _Audited) -> AuditedSource:
+    if one.path is None:
+        raise OptionError(
+            f"source {one.place} reads an Iceberg table, and the checkpoint keeps ids of its snapshots, not its name; "
+            "give it with --source db.clicks, and its catalog with -o catalog.type=rest"
+        )
+    from streaming_source.auditing.sources.tables import AuditedTable
+    from streaming_source.connectors.iceberg import IcebergSource
+    from streaming_source.connectors.iceberg.catalog import properties_of
 
-        return IcebergTableSource(checkpoint, place, event_time, table=table, options=options)
-    except ModuleNotFoundError as error:
-        raise _not_installed(place, "an Iceberg table", error.name, "iceberg") from None
-
-
-def _not_installed(place: int, what: str, name: str | None, extra: str) -> OptionError:
-    return OptionError(
-        f"source {place} reads {what}, and {name} is not installed; pip install 'spark-watermark-alignment[{extra}]'"
+    # Spark writes down where a query starts.
+    written = f"sources/{one.checkpoint.source_names[one.place]}/offsets/0"
+    start = one.checkpoint.log.text(written)
+    if start is None:
+        raise CheckpointError(f"{one.checkpoint.path}/{written}, where the query began, is missing; {RESTORE}")
+    given = {name[len("catalog.") :]: text for name, text in one.options.items() if name.startswith("catalog.")}
+    return AuditedTable(
+        one.checkpoint,
+        one.place,
+        one.event_time,
+        table=IcebergSource(one.path, catalog=properties_of(given)),
+        name=one.path,
+        start=table_offset("iceberg", start),
+        # It passes over snapshots that remove rows, or ends.
+        reads_changes=False,
     )
 
 
-def _kafka(checkpoint: Checkpoint, place: int, event_time: EventTime, options: Mapping[str, str]) -> AuditedSource:
-    try:
-        # Imported here: a query over files needs no client of Kafka.
-        from streaming_source.auditing.sources.kafka import KafkaTopics
-    except ModuleNotFoundError as error:
-        raise _not_installed(place, "Kafka", error.name, "kafka") from None
-    return KafkaTopics(checkpoint, place, event_time, options=options)
+_KINDS: Final[Mapping[str | None, tuple[Callable[[_Audited], AuditedSource], str]]] = {
+    "files": (_files, "files"),
+    "kafka": (_kafka, "Kafka"),
+    "delta": (_delta, "a Delta table"),
+    "iceberg": (_iceberg, "an Iceberg table"),
+}
 
 
 def _last_offset(checkpoint: Checkpoint, place: int) -> str:

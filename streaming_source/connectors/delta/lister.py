@@ -7,7 +7,6 @@ import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-from urllib.parse import unquote
 
 import deltalake
 import numpy as np
@@ -24,7 +23,7 @@ from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
 from streaming_source.connectors.tables.files import LISTED, TableFile
-from streaming_source.connectors.tables.lister import Start
+from streaming_source.connectors.tables.lister import ColumnBounds, Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
@@ -35,6 +34,8 @@ __all__ = ["DeltaLister"]
 
 _LOOKS: Final = 60
 """Of so many looks that find nothing one asks whether the log was cleaned up meanwhile; the first one does."""
+
+_ORDER: Final = [("modification_time", "ascending"), ("path", "ascending")]
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long a removed file stays, where the table does not say."""
@@ -123,7 +124,8 @@ class DeltaLister:
         opened, self._opened = self._opened, None
         table = opened if opened is not None and opened.version() == version else self._open_table(version)
         del opened
-        actions = pa.table(table.get_add_actions(flatten=False))
+        # The order of Delta's own source.
+        actions = pa.table(table.get_add_actions(flatten=False)).sort_by(_ORDER)
         partitions: Sequence[Mapping[str, str | None]] = [{}] * actions.num_rows
         if self._columns.partition_columns:
             partitions = self._texts_of_partitions(actions["partition"], table)
@@ -141,8 +143,25 @@ class DeltaLister:
             )
             detail = pa.array(details, pa.string())
         versions = pa.array(np.full(len(paths), version, np.int64))
-        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, complete]
+        rows = actions["num_records"].cast(pa.int64())
+        if deleted:
+            has_deleted = [path_in_table(name) in deleted for name in paths.to_pylist()]
+            rows = pc.if_else(pa.array(has_deleted, pa.bool_()), None, rows)
+        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, rows, complete]
         return pa.Table.from_arrays([as_array(column) for column in columns], schema=LISTED)
+
+    def bounds(self, version: int, columns: Sequence[str]) -> dict[str, dict[str, ColumnBounds]]:
+        actions = pa.table(self._open_table(version).get_add_actions(flatten=True))
+        stored = {name: self._columns.physical([name])[0] for name in columns}
+        kinds = [f"{kind}.{of}" for of in stored.values() for kind in ("min", "max", "null_count")]
+        found = actions.select(["path", *(name for name in kinds if name in actions.schema.names)]).to_pylist()
+        return {
+            row["path"]: {
+                name: ColumnBounds(row.get(f"min.{of}"), row.get(f"max.{of}"), row.get(f"null_count.{of}"))
+                for name, of in stored.items()
+            }
+            for row in found
+        }
 
     def _texts_of_partitions(
         self, column: pa.ChunkedArray, table: deltalake.DeltaTable
@@ -172,6 +191,9 @@ class DeltaLister:
         return [None if us is None else by_us[us][0] for us in values.cast(pa.int64()).to_pylist()]
 
     # ---- commits -----------------------------------------------------------------------------------------------------
+
+    def commit(self, version: int) -> Chain[Commit]:
+        return self.commits(version - 1, version)
 
     def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
         self._opened = None
@@ -233,13 +255,28 @@ class DeltaLister:
         )
 
     def _files_of(self, actions: Actions) -> pa.Table:
-        for add in actions.new_files:
-            if add.get("deletionVector"):
-                raise UnsupportedOperationError(
-                    f"{self._title}, version {actions.version}, adds {unquote(add['path'])} with rows that are deleted "
-                    "(a deletion vector). Start with a new checkpointLocation, whose snapshot has them applied"
-                )
-        return self._as_files(actions.new_files, actions.version)
+        adds, version = actions.new_files, actions.version
+        low, high, complete = self._statistics.bounds_in_log(adds)
+        has_deleted = [bool(add.get("deletionVector")) for add in adds]
+        details = [
+            _detail(add.get("partitionValues") or {}, has_deleted=deleted)
+            for add, deleted in zip(adds, has_deleted, strict=True)
+        ]
+        rows = [
+            None if deleted else json.loads(add.get("stats") or "{}").get("numRecords")
+            for add, deleted in zip(adds, has_deleted, strict=True)
+        ]
+        columns = [
+            pa.array([add["path"] for add in adds], pa.string()),
+            pa.array(np.full(len(adds), version, np.int64)),
+            pa.array([int(add["size"]) for add in adds], pa.int64()),
+            low,
+            high,
+            pa.array(details, pa.string()),
+            pa.array(rows, pa.int64()),
+            complete,
+        ]
+        return pa.Table.from_arrays(columns, schema=LISTED)
 
     def _take_metadata(self, version: int, metadata: Mapping[str, Any]) -> None:
         if str(metadata["id"]) != self._table_id:
@@ -261,19 +298,6 @@ class DeltaLister:
         new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known}
         self._new_columns.report(f"{self._title}, version {version},", new)
 
-    def _as_files(self, adds: list[Mapping[str, Any]], version: int) -> pa.Table:
-        low, high, complete = self._statistics.bounds_in_log(adds)
-        columns = [
-            pa.array([add["path"] for add in adds], pa.string()),
-            pa.array(np.full(len(adds), version, np.int64)),
-            pa.array([int(add["size"]) for add in adds], pa.int64()),
-            low,
-            high,
-            pa.array([_detail(add.get("partitionValues") or {}, has_deleted=False) for add in adds], pa.string()),
-            complete,
-        ]
-        return pa.Table.from_arrays(columns, schema=LISTED)
-
     def _expiring(self, actions: Actions) -> dict[str, int]:
         retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))
         return {
@@ -292,21 +316,10 @@ class DeltaLister:
         deleted = self._deleted.of(file.version, path) if detail.get("dv") else None
         if detail.get("dv") and deleted is None:
             raise DataLossError(
-                f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more; "
-                "use a new checkpointLocation"
+                f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more. "
+                "Use a new checkpointLocation"
             )
         return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
-
-    def statistics(self, version: int) -> pa.Table:
-        """Return what the log has of the files of a version, in no order.
-
-        Columns are called `path`, `num_records`, `min.ts`, `max.ts`, `null_count.ts`, by the names of columns in files.
-        """
-        return pa.table(self._open_table(version).get_add_actions(flatten=True))
-
-    def name_in_files(self, column: str) -> str:
-        """Return how files and their statistics call a column of the table."""
-        return self._columns.physical([column])[0]
 
     def release(self, file: TableFile) -> None:
         self._deleted.release(file.version, path_in_table(file.path))

@@ -52,6 +52,11 @@ _FOREIGN: Final = {
 _SKIPPING: Final = {CommitKind.DELETE: "ignoreDeletes", CommitKind.OVERWRITE: "skipChangeCommits"}
 
 
+def _first_line(error: DeltaError) -> str:
+    """Behind the first line comes a trace of where `deltalake` has it from."""
+    return without_secrets(str(error)).strip().splitlines()[0].rstrip(".")
+
+
 def _version_or_latest(name: str, value: str) -> str:
     if value.strip().lower() == "latest":
         return "latest"
@@ -202,11 +207,7 @@ class DeltaSource(TableSource):
 
     def files_came(self) -> dict[str, int]:
         # The log has no version of a file that a checkpoint has taken over.
-        return self.modification_times(self._open_first().version())
-
-    def modification_times(self, version: int) -> dict[str, int]:
-        """Return when the files of a version were written, in milliseconds, by their paths in the log."""
-        actions = pa.table(self._open_table(version).get_add_actions())
+        actions = pa.table(self._open_first().get_add_actions())
         columns = (actions["path"].to_pylist(), actions["modification_time"].cast(pa.int64()).to_pylist())
         return dict(zip(*columns, strict=True))
 
@@ -239,7 +240,10 @@ class DeltaSource(TableSource):
         uri = root if filesystem.type_name == "local" else self.path
         try:
             table = deltalake.DeltaTable(uri, version=version, storage_options=storage_options(self.path, self.storage))
-        except TableNotFoundError:
+        except TableNotFoundError as error:
+            if version is not None:
+                # What the log has of a version may be cleaned up altogether.
+                raise self._lost(version, error) from None
             what = f"path: there is no Delta table in {without_secrets(self.path)}"
             with faults_of(what):
                 found = filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True))
@@ -253,20 +257,21 @@ class DeltaSource(TableSource):
             # It names no feature of a table that it does not understand, or one alone.
             if (found := latest_protocol(filesystem, root)) is not None:
                 check_protocol(self.title, *found)
-            # Behind the first line comes a trace of where deltalake has it from.
-            why = without_secrets(str(error)).strip().splitlines()[0].rstrip(".")
             if version is None:
                 raise MalformedDataError(
-                    f"path: {without_secrets(self.path)} cannot be read as a Delta table: {why}; restore its log, or "
-                    "give another path"
+                    f"path: {without_secrets(self.path)} cannot be read as a Delta table: {_first_line(error)}; "
+                    "restore its log, or give another path"
                 ) from None
-            raise DataLossError(
-                f"{self.title} has no version {version} any more: {why}. Start with a new checkpointLocation, which "
-                "reads the table as it is now"
-            ) from None
+            raise self._lost(version, error) from None
         protocol = table.protocol()
         check_features(self.title, table.version(), protocol.min_reader_version, protocol.reader_features or ())
         return table
+
+    def _lost(self, version: int, error: DeltaError) -> DataLossError:
+        return DataLossError(
+            f"{self.title} has no version {version} any more: {_first_line(error)}. Start with a new "
+            "checkpointLocation, which reads the table as it is now"
+        )
 
     def _locate(self, uri: str) -> str | None:
         """Return where a file that is not in the table's folder is in its file system; None if it is in another one."""

@@ -80,7 +80,8 @@ class FileStatistics:
         is_empty = np.asarray(as_array(empty).to_numpy(zero_copy_only=False), np.bool_)
         has = (knows_low & knows_high) | is_empty
         low_us = np.where(is_empty, NO_TIMES[0], low_us)
-        high_us = np.where(is_empty, NO_TIMES[1], high_us + truncated_us)
+        # One with microseconds was not cut.
+        high_us = np.where(is_empty, NO_TIMES[1], high_us + np.where(high_us % 1000, 0, truncated_us))
         return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from streaming_source.connectors.tables.lister import BEFORE_ALL
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["BEFORE_ALL", "ancestry", "chain_between", "is_first"]
-
-BEFORE_ALL: Final = -1
-"""Where a table is that has no snapshot yet; no snapshot has this id."""
+__all__ = ["ancestry", "chain_between", "is_first"]
 
 
 def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,15 +16,15 @@ from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from alignment.timestamps import TimestampAssigner
+from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.connectors.iceberg.chain import chain_between
-from streaming_source.connectors.iceberg.columns import IcebergColumns, check_change
+from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
 from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
 from streaming_source.connectors.tables.files import LISTED, TableFile
-from streaming_source.connectors.tables.lister import Start
+from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
@@ -105,6 +105,28 @@ class IcebergLister:
         self._guard = threading.Lock()
         self._listing_deletes = threading.Lock()
 
+    @classmethod
+    def of_loaded(cls, table: Table, names: tuple[str, ...], files: fs.FileSystem) -> IcebergLister:
+        """Return the lister of these columns of a table as `pyiceberg` has loaded it, without event times."""
+        title, head = f"Iceberg table {'.'.join(table.name())}", table.metadata.current_snapshot_id
+        columns = IcebergColumns(title, table.schema(), names, aliases_of(table.name_mapping()))
+        return cls(
+            title=title,
+            table=table,
+            reload=lambda known: known,
+            start=lambda *_: Start(BEFORE_ALL, has_snapshot=False) if head is None else Start(head),
+            columns=lambda _: columns,
+            files=files,
+            schema=columns.arrow_schema,
+            assigner=RecordTimestampAssigner(),
+            schema_evolution="ignore",
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are read."""
+        return self._schema
+
     @property
     def table_id(self) -> str:
         return self._table_id
@@ -124,6 +146,11 @@ class IcebergLister:
 
         manifests = self._manifests(self._snapshot(version))
         return _joined(map(files_in, manifests))
+
+    def bounds(self, version: int, columns: Sequence[str]) -> dict[str, dict[str, ColumnBounds]]:
+        self._snapshot(version)
+        files = self._table.inspect.files(version).to_pylist()
+        return {file["file_path"]: _bounds_of(file["readable_metrics"], columns) for file in files}
 
     def _snapshot(self, version: int) -> Snapshot:
         found = self._table.metadata.snapshot_by_id(version)
@@ -159,8 +186,16 @@ class IcebergLister:
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 
+    def commit(self, version: int) -> Chain[Commit]:
+        found = self._table.metadata.snapshot_by_id(version)
+        if found is None:
+            return Chain((), Broken(f"{self._title} has no snapshot {version} any more: it has expired", _FIX))
+        return Chain((self._commit(found),))
+
     def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
-        table = self._reload(self._table)
+        known = self._table
+        # The ancestors of a snapshot that is known stay as they are.
+        table = known if upto is not None and known.metadata.snapshot_by_id(upto) is not None else self._reload(known)
         if str(table.metadata.table_uuid) != self._table_id:
             raise DataLossError(
                 f"{self._title} has the id {table.metadata.table_uuid}, and the one that was read has "
@@ -191,21 +226,11 @@ class IcebergLister:
             dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
         )
 
-    def has_snapshot(self, version: int) -> bool:
-        """Whether the table has a snapshot, and it has not expired."""
-        return self._table.metadata.snapshot_by_id(version) is not None
-
     def _inherits(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot has files that others added: a request of the store."""
         own = (snapshot.snapshot_id, None)
         manifests = self._manifests(snapshot)
         return any(one.added_snapshot_id not in own or one.has_existing_files() for one in manifests)
-
-    def added_by(self, version: int) -> pa.Table:
-        """Return the files that an append added, in the order of its manifests; none of other snapshots."""
-        snapshot = self._snapshot(version)
-        is_append = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
-        return self._added_by(snapshot) if is_append else LISTED.empty_table()
 
     def _added_by(self, snapshot: Snapshot) -> pa.Table:
         number = snapshot.snapshot_id
@@ -288,6 +313,14 @@ class IcebergLister:
                 yield from manifest.fetch_manifest_entry(self._table.io)
             except FileNotFoundError:
                 raise self._gone(manifest.added_snapshot_id) from None
+
+
+def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, ColumnBounds]:
+    found = {name: metrics.get(name) or {} for name in columns}
+    return {
+        name: ColumnBounds(of.get("lower_bound"), of.get("upper_bound"), of.get("null_value_count"))
+        for name, of in found.items()
+    }
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:

@@ -47,7 +47,7 @@ class FilesOfManifests:
         """
         paths, sizes, details = list[str](), list[int](), list[str]()
         low, high = list[bytes | None](), list[bytes | None]()
-        empty, complete = list[bool](), list[bool]()
+        rows, empty, complete = list[int | None](), list[bool](), list[bool]()
         time_id = self.time_id
         identities = self._identities(spec_id)
         for entry in entries:
@@ -55,11 +55,13 @@ class FilesOfManifests:
             self._check(file, version)
             paths.append(file.file_path)
             sizes.append(file.file_size_in_bytes)
+            rows.append(file.record_count)
             detail = _values_of(file.partition, identities) if identities else {}
             if deletes:
                 key, sequence = partition_key(spec_id, file.partition), entry.sequence_number or 0
                 if deletes.about(file.file_path, key, sequence):
                     detail["d"] = [sequence, key]
+                    rows[-1] = None
             details.append(json.dumps(detail, separators=(",", ":")) if detail else "")
             if time_id is not None:
                 low.append((file.lower_bounds or {}).get(time_id))
@@ -82,6 +84,7 @@ class FilesOfManifests:
             low_us,
             high_us,
             pa.array(details, pa.string()),
+            pa.array(rows, pa.int64()),
             pa.array(complete or [False] * count, pa.bool_()),
         ]
         return pa.Table.from_arrays(columns, schema=LISTED)

@@ -21,10 +21,10 @@ from streaming_source.connectors.iceberg.catalog import (
     properties_of,
     reload_table,
 )
-from streaming_source.connectors.iceberg.chain import BEFORE_ALL, ancestry, is_first
+from streaming_source.connectors.iceberg.chain import ancestry, is_first
 from streaming_source.connectors.iceberg.locations import located_files
 from streaming_source.connectors.tables.commits import ChangeRules, CommitKind
-from streaming_source.connectors.tables.lister import Start
+from streaming_source.connectors.tables.lister import BEFORE_ALL, Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError, PathNotFoundError

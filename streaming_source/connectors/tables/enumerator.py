@@ -199,7 +199,7 @@ class TableEnumerator(DataFileEnumerator[TableSplit, TableCheckpoint]):
 
         What is behind these times is begun, and not read: it moves the watermark over their end.
         """
-        files, wanted = listed.drop_columns(["complete"]), self._context.event_time_range
+        files, wanted = listed.select(FILES.names), self._context.event_time_range
         if wanted.from_us is not None and wanted.overlap == "drop":
             is_before = pc.and_(pc.less(files["high_us"], wanted.from_us), listed["complete"])
             files = files.filter(pc.invert(pc.fill_null(is_before, False)))

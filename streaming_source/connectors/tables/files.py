@@ -21,8 +21,12 @@ FILES: Final = pa.schema(
 )
 """Files as columns: a table has a million of them. See `TableFile`."""
 
-LISTED: Final = FILES.append(pa.field("complete", pa.bool_(), nullable=False))
-"""The files of a lister, in any order; `complete` where its metadata show that each record has an event time."""
+LISTED: Final = pa.schema([*FILES, pa.field("rows", pa.int64()), pa.field("complete", pa.bool_(), nullable=False)])
+"""The files of a lister, in the order in which Spark's own source reads them.
+
+`rows` is how many rows the table has of a file, null where that is not known; `complete` is true where the table's
+metadata show that each of them has an event time.
+"""
 
 
 @dataclass(frozen=True, slots=True)

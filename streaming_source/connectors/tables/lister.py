@@ -6,9 +6,9 @@ Iceberg's snapshot ids will do. What comes after what, the lister alone knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -16,7 +16,10 @@ from streaming_source.connectors.tables.commits import Chain, Commit
 from streaming_source.connectors.tables.files import TableFile
 from streaming_source.data_files.file import DataFile
 
-__all__ = ["Start", "TableLister"]
+__all__ = ["BEFORE_ALL", "ColumnBounds", "Start", "TableLister"]
+
+BEFORE_ALL: Final = -1
+"""The version of a table that has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,17 @@ class Start:
 
     version: int
     has_snapshot: bool = True
+
+
+class ColumnBounds(NamedTuple):
+    """The smallest and the largest value of a column in a file, and how many are null; None where one is not known.
+
+    They are of all rows that the file has, also of those that the table has deleted.
+    """
+
+    low: Any = None
+    high: Any = None
+    nulls: int | None = None
 
 
 class TableLister(Protocol):
@@ -45,8 +59,17 @@ class TableLister(Protocol):
     def snapshot(self, version: int) -> pa.Table:
         """Return all files of a version, as `LISTED`, with its own version in each.
 
-        A `DataLossError` if the version is there no more.
+        A `DataLossError` if the version is not there any more.
         """
+
+    def bounds(self, version: int, columns: Sequence[str]) -> Mapping[str, Mapping[str, ColumnBounds]]:
+        """Return the bounds of these columns by the paths of a version's files, and by the columns' names. O(files).
+
+        Raises as `snapshot`.
+        """
+
+    def commit(self, version: int) -> Chain[Commit]:
+        """Return the commit of one version; the chain is broken where that is not known any more."""
 
     def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
         """Return the commits after a version, to the newest one or to `upto`.
