@@ -45,7 +45,6 @@ import numpy as np
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
-from alignment.groups import Outlook
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
@@ -54,6 +53,7 @@ from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
+    from alignment.groups import Outlook
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.split_generators import SplitGenerators
 

@@ -1,15 +1,15 @@
-"""Parts of sentences: times, durations, counts and names, for people."""
+"""Parts of what people read: times, durations, counts, names, and tables of these."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["counted", "duration_text", "moment", "named", "watermark_text"]
+__all__ = ["aligned", "counted", "duration_text", "moment", "named", "watermark_text"]
 
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
@@ -89,3 +89,15 @@ def counted(count: int, unit: str) -> str:
     ('1 record', '1,200 records')
     """
     return f"{count:,} {unit}" + ("s" if unit in _WORDS and count != 1 else "")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, its columns aligned.
+
+    Examples
+    --------
+    >>> aligned([("split", "late"), ("a", "12")])
+    ['split  late', 'a      12']
+    """
+    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

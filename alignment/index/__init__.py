@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alignment.index.event_times import EventTimeIndex
-from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader
-from alignment.index.opaque import FirstLater
+from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, FirstLater
 
 __all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from alignment.event_time_range import ALL_TIMES, INSIDE, EventTimeRange
+from alignment.event_time_range import INSIDE, EventTimeRange
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
@@ -111,10 +111,10 @@ class BlockTable:
     of the split in slot `i` of the `order` are `[begin[i], stop[i])` of the columns `blocks`. By block: `attained` is
     an event time that some record of it has, the latest known; `prefix_max`, `suffix_max` and `suffix_min` are running
     extremes within its split, and `suffix_earliest` that of the valid event times, which is `NO_TIMESTAMP` where a
-    block follows of which it is not known. Event times before those that are `wanted` count as none.
+    block follows of which it is not known. Event times before those that are `wanted` count as none; None: all are.
     """
 
-    def __init__(self, wanted: EventTimeRange = ALL_TIMES) -> None:
+    def __init__(self, wanted: EventTimeRange | None = None) -> None:
         self.wanted = wanted
         self._end_of: dict[str, int] = {}
         self._origin_of: dict[str, int] = {}
@@ -225,16 +225,18 @@ class BlockTable:
         """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
-        outside = self.wanted.parts_outside(low, high)
-        unwanted = self.wanted.left_out(outside)
+        outside, unwanted = np.full(low.shape, INSIDE, np.int8), np.zeros(low.shape, np.bool_)
+        if self.wanted:
+            parts = self.wanted.parts_outside(low, high)
+            unwanted = self.wanted.left_out(parts)
+            if opaque == LOADED:
+                # Of an opaque block only the latest event time is known, or a bound of it.
+                outside = parts
+                low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
+                if self.wanted.from_us is not None:
+                    earliest = np.maximum(earliest, self.wanted.from_us)
         if opaque == LOADED:
-            low, high = self.wanted.without_earlier(low), self.wanted.without_earlier(high)
-            if self.wanted.from_us is not None:
-                earliest = np.maximum(earliest, self.wanted.from_us)
             earliest = np.where(high == NO_TIMESTAMP, MAX_WATERMARK, earliest)
-        else:
-            # Only the latest event time is known, or a bound of it.
-            outside = np.full(low.shape, INSIDE, np.int8)
         if ends.size:
             self._end_of[split_id] = int(ends[-1])
         self._added.append(_Added(split_id, opaque, (ends - rows, ends, low, high, earliest, outside, unwanted)))

@@ -15,21 +15,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import PERHAPS_LOOSE, BlockTable, first_above, ranges
-from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes
-from alignment.index.opaque import FirstLater, OpaqueBlocks
-from alignment.index.outside import OutsideBlock, OutsideRecords
+from alignment.index.blocks import LOADED, PERHAPS_LOOSE, BlockTable, first_above, ranges
+from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes, FirstLater
 from alignment.index.row_limit import RowLimit
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
+
+if TYPE_CHECKING:
+    from alignment.event_time_range import EventTimeRange
+    from alignment.index.opaque import OpaqueBlocks
+    from alignment.index.outside import OutsideBlock, OutsideRecords
 
 __all__ = ["EventTimeIndex"]
 
@@ -42,8 +44,8 @@ _AIM: Final = 0.8
 class EventTimeIndex:
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
-    Only records of the `wanted` event times are read. Those before them count as records without an event time; those
-    behind them count as they are.
+    Only records of the `wanted` event times are read, all of them if it is None. Those before them count as records
+    without an event time; those behind them count as they are.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
     every further one the cost in its docstring, in numpy steps, plus the loading of the blocks where a cut falls.
@@ -58,16 +60,22 @@ class EventTimeIndex:
         *,
         cached_times: int = CACHED_TIMES,
         locate: FirstLater | None = None,
-        wanted: EventTimeRange = ALL_TIMES,
+        wanted: EventTimeRange | None = None,
     ) -> None:
-        def load_wanted(split_id: str, start: int, stop: int) -> Int64Array:
-            return wanted.without_earlier(np.asarray(load(split_id, start, stop), np.int64))
-
         self._table = BlockTable(wanted)
-        self._loaded = ExactTimes(self._table, load_wanted, cached_times)
-        self._opaque = OpaqueBlocks(self._table, locate)
+        self._loaded = ExactTimes(self._table, load, cached_times)
         self._row_limit = RowLimit(self._table, self._loaded)
-        self._outside = OutsideRecords(self._table, self._loaded, load)
+        self._opaque: OpaqueBlocks | None = None
+        self._outside: OutsideRecords | None = None
+        # Imported here: few sources have opaque blocks, and few queries want a range.
+        if locate is not None:
+            from alignment.index.opaque import OpaqueBlocks
+
+            self._opaque = OpaqueBlocks(self._table, locate)
+        if wanted:
+            from alignment.index.outside import OutsideRecords
+
+            self._outside = OutsideRecords(self._table, self._loaded, load, wanted)
 
     # ---- splits and blocks ---------------------------------------------------------------------------------------
 
@@ -88,6 +96,8 @@ class EventTimeIndex:
 
     def append_opaque(self, split_id: str, rows: int, max_us: int) -> None:
         """Add one block that is never loaded; see `OpaqueBlocks.append`. O(1) amortised."""
+        if self._opaque is None:
+            raise InvalidArgumentError(f"split {split_id!r}: opaque blocks need EventTimeIndex(locate=...)")
         self._opaque.append(split_id, rows, max_us)
 
     def limit_times(self, limit_us: int, positions: Int64Array) -> None:
@@ -100,7 +110,8 @@ class EventTimeIndex:
 
         Invalid are those at or above the limit of `limit_times`, and those before the wanted range.
         """
-        return self._table.wanted.without_earlier(self._table.valid(times))
+        times = self._table.valid(times)
+        return self._table.wanted.without_earlier(times) if self._table.wanted else times
 
     def remove(self, split_ids: Iterable[str]) -> None:
         """Forget splits, with their blocks and times; raises an error, and forgets none, if one is unknown.
@@ -186,7 +197,9 @@ class EventTimeIndex:
         unread = unread if wanted is None else unread[wanted[unread]]
         result = np.full(len(self._table.order), MAX_WATERMARK, np.int64)
         result[unread] = self._table.suffix_earliest[block[unread]]
-        begun = unread[self._table.begun(block[unread], positions[unread]) & ~self._opaque.is_opaque(block[unread])]
+        begun = unread[
+            self._table.begun(block[unread], positions[unread]) & (self._table.blocks.opaque[block[unread]] == LOADED)
+        ]
         has_more = block[begun] + 1 < self._table.stop[begun]
         result[begun] = np.where(has_more, self._table.suffix_earliest[block[begun] + has_more], MAX_WATERMARK)
         skip = positions[begun] - self._table.blocks.first[block[begun]]
@@ -208,7 +221,7 @@ class EventTimeIndex:
         slot, columns = bisect_left(self._table.order, split_id), self._table.blocks
         blocks = np.arange(int(self._table.begin[slot]), int(self._table.stop[slot]))
         blocks = blocks[columns.end[blocks] > position]
-        if self._opaque.is_opaque(blocks).any():
+        if (columns.opaque[blocks] != LOADED).any():
             return None
         found: tuple[int, int] | None = None
         for block in blocks[np.argsort(columns.earliest[blocks], kind="stable")].tolist():
@@ -229,9 +242,9 @@ class EventTimeIndex:
         Loads only blocks whose minimum is below the answer, and queries next records that no answer has given yet; of
         opaque blocks records without an event time do not count, unless there are no others. O(n log n).
         """
-        nearest = self._nearest_opaque(positions)
+        nearest = MAX_WATERMARK if self._opaque is None else self._nearest_opaque(self._opaque, positions)
         block, unread = self._current_block(positions)
-        unread = unread[~self._opaque.is_opaque(block[unread])]
+        unread = unread[self._table.blocks.opaque[block[unread]] == LOADED]
         block, skip = block[unread], positions[unread] - self._table.blocks.first[block[unread]]
         kept = self._loaded.is_kept(block)
         nearest = min(
@@ -263,7 +276,7 @@ class EventTimeIndex:
         cut = np.flatnonzero((ends > positions) & (last < self._table.stop))
         offset = ends[cut] - self._table.blocks.first[last[cut]]
         cut, offset = cut[offset > 0], offset[offset > 0]
-        opaque = self._opaque.is_opaque(last[cut])
+        opaque = self._table.blocks.opaque[last[cut]] != LOADED
         result[cut[opaque]] = np.maximum(result[cut[opaque]], self._table.blocks.head[last[cut[opaque]]])
         cut, offset = cut[~opaque], offset[~opaque]
         skip = np.maximum(positions[cut] - self._table.blocks.first[last[cut]], 0)
@@ -286,7 +299,9 @@ class EventTimeIndex:
         until = first_above(self._table.suffix_earliest, bound_us, current, np.minimum(last + 1, self._table.stop))
         columns, read = self._table.blocks, ranges(current, until)
         read = read[
-            (columns.earliest[read] <= bound_us) & (columns.high[read] > NO_TIMESTAMP) & ~self._opaque.is_opaque(read)
+            (columns.earliest[read] <= bound_us)
+            & (columns.high[read] > NO_TIMESTAMP)
+            & (self._table.blocks.opaque[read] == LOADED)
         ]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)
@@ -298,7 +313,7 @@ class EventTimeIndex:
 
     def count_outside(self, positions: Int64Array, ends: Int64Array) -> int:
         """How many records of `[positions, ends)` lie outside of the wanted range; see `OutsideRecords.count`. O(m)."""
-        if not self._table.wanted:
+        if self._outside is None:
             return 0
         (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
         return self._outside.count(ranges(current, np.minimum(last + 1, self._table.stop)), positions, ends)
@@ -306,12 +321,12 @@ class EventTimeIndex:
     def first_outside(self) -> OutsideBlock | None:
         """A block that lies outside of the wanted range as a whole, None if there is none. O(m)."""
         self._settle()
-        return self._outside.first()
+        return None if self._outside is None else self._outside.first()
 
     def count(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
         """How many records `[positions, ends)` have, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""
         self._settle()
-        return self._opaque.records(positions, ends)
+        return ends - positions if self._opaque is None else self._opaque.records(positions, ends)
 
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Return where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
@@ -356,6 +371,8 @@ class EventTimeIndex:
     def next_times(self, positions: Int64Array) -> Int64Array:
         """Event times of the next records of opaque blocks, as far as queries found them; see `OpaqueBlocks`."""
         self._settle()
+        if self._opaque is None:
+            return np.full(len(self._table.order), NO_TIMESTAMP, np.int64)
         return self._opaque.next_times(positions)
 
     # ---- cuts ----------------------------------------------------------------------------------------------------
@@ -391,7 +408,8 @@ class EventTimeIndex:
             # The maximum of these was among the records already read: look on behind them.
             unread = unread[~found]
             current[unread] = block[~found] + 1
-        self._opaque.divide()
+        if self._opaque is not None:
+            self._opaque.divide()
         return ends
 
     def cut_rows(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
@@ -403,8 +421,8 @@ class EventTimeIndex:
         loading of the blocks that the bounds in question divide; holds `max_rows` of their times, and a portion.
         """
         self._settle()
-        if self._table.blocks.opaque.any():
-            bound_us, found = self._search_bound(positions, bound_us, max_rows)
+        if self._opaque is not None and self._table.blocks.opaque.any():
+            bound_us, found = self._search_bound(self._opaque, positions, bound_us, max_rows)
             return bound_us, self._share(positions, bound_us, max_rows) if found is None else found
         first_out = self._row_limit.first_out(positions, bound_us, max_rows)
         if first_out is None or first_out > bound_us:
@@ -418,8 +436,9 @@ class EventTimeIndex:
     def _first_later(self, blocks: Int64Array, skip: Int64Array, bound_us: int) -> Int64Array:
         """Return, for each block, how many records from `skip` on precede the first later one; -1 if none is later."""
         result = np.full(blocks.size, -1, np.int64)
-        opaque = self._opaque.is_opaque(blocks)
-        result[opaque] = self._opaque.locate_later(blocks[opaque], skip[opaque], bound_us)
+        opaque = self._table.blocks.opaque[blocks] != LOADED
+        if self._opaque is not None:
+            result[opaque] = self._opaque.locate_later(blocks[opaque], skip[opaque], bound_us)
         loaded = np.flatnonzero(~opaque)
         for part in self._loaded.portions(blocks[loaded], self._loaded.held_times):
             low, high = self._loaded.runs(blocks[loaded[part]], skip[loaded[part]])
@@ -427,29 +446,31 @@ class EventTimeIndex:
             result[loaded[part]] = np.where(place < high, place - low, -1)
         return result
 
-    def _nearest_opaque(self, positions: Int64Array) -> int:
+    def _nearest_opaque(self, blocks: OpaqueBlocks, positions: Int64Array) -> int:
         """The event time of the nearest next record that is in an opaque block; `MAX_WATERMARK` if there is none.
 
         `NO_TIMESTAMP` where what is left of a block has none with an event time.
         """
         block, unread = self._current_block(positions)
-        opaque = unread[self._opaque.is_opaque(block[unread])]
+        opaque = unread[self._table.blocks.opaque[block[unread]] != LOADED]
         if (self._table.blocks.high[block[opaque]] == NO_TIMESTAMP).any():
             # An answer gave it.
             return NO_TIMESTAMP
         unknown = opaque[self.next_times(positions)[opaque] == NO_TIMESTAMP]
         if unknown.size:
             skip = positions[unknown] - self._table.blocks.first[block[unknown]]
-            self._opaque.locate_later(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
-            nearest = min(answer.time for answer in self._opaque.answers)
-            self._opaque.divide()
+            blocks.locate_later(block[unknown], np.maximum(skip, 0), NO_TIMESTAMP)
+            nearest = min(answer.time for answer in blocks.answers)
+            blocks.divide()
             self._settle()
             opaque = np.setdiff1d(opaque, unknown)
         else:
             nearest = MAX_WATERMARK
         return min(nearest, int(self.next_times(positions)[opaque].min(initial=MAX_WATERMARK)))
 
-    def _search_bound(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array | None]:
+    def _search_bound(
+        self, blocks: OpaqueBlocks, positions: Int64Array, bound_us: int, max_rows: int
+    ) -> tuple[int, Int64Array | None]:
         """A bound, at most `bound_us`, that admits at most `max_rows` records, and at least half as many; and its cut.
 
         It admits fewer where the next event time has too many records; and too many, with None for the cut, where that
@@ -474,7 +495,7 @@ class EventTimeIndex:
         fits = self.cut(positions, low)
         if total(self.count(positions, fits)) > max_rows:
             return low, None
-        known = [bound for bound in self._opaque.divided_at() if low < bound < high]
+        known = [bound for bound in blocks.divided_at() if low < bound < high]
         for attempt in count():
             n_fits = total(self.count(positions, fits))
             following = self.nearest_time(fits)
@@ -502,5 +523,5 @@ class EventTimeIndex:
 
     def _share(self, positions: Int64Array, bound_us: int, max_rows: int) -> Int64Array:
         """Admit `max_rows` of the records up to `bound_us`: as many of each split, or all that it has."""
-        wanted = self.count(positions, self.cut(positions, bound_us))
-        return self._opaque.positions_after(positions, share_evenly(wanted, positions, max_rows))
+        shared = share_evenly(self.count(positions, self.cut(positions, bound_us)), positions, max_rows)
+        return positions + shared if self._opaque is None else self._opaque.positions_after(positions, shared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import ClassVar, Final, TypeAlias
 
@@ -13,11 +13,17 @@ from alignment.index.blocks import BlockTable, ranges
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["CACHED_TIMES", "EventTimeLoader", "ExactTimes"]
+__all__ = ["CACHED_TIMES", "EventTimeLoader", "ExactTimes", "FirstLater"]
 
 
 EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
 """`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
+
+FirstLater: TypeAlias = Callable[[Sequence[str], Int64Array, Int64Array, int], tuple[Int64Array, Int64Array]]
+"""`(split_ids, starts, stops, bound_us) -> (positions, times)`: all questions of one step about opaque blocks at once.
+
+Of each split the first record in `[start, stop)` whose event time is later than the bound: its position and event time;
+`stop` and `NO_TIMESTAMP` where there is none."""
 
 CACHED_TIMES: Final = 24 * 1024 * 1024
 """How many exact event times are kept by default."""
@@ -130,6 +136,8 @@ class ExactTimes:
             raise InvalidArgumentError(
                 f"the loader gave {times.size} event times for {rows} records of split {split_id!r} from {first}"
             )
+        if self._table.wanted:
+            times = self._table.wanted.without_earlier(times)
         self.exact[self.filled : self.filled + rows] = times
         self._table.blocks.at[block] = self.filled
         self.filled += rows

@@ -16,24 +16,17 @@ front of it: the part before the answer is a block of its own, and none of its p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.index.blocks import LOADED, TO_A_BOUND, TO_ITS_LATEST, BlockTable
+from alignment.index.blocks import TO_A_BOUND, TO_ITS_LATEST, BlockTable
+from alignment.index.exact_times import FirstLater
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import BoolArray, Int64Array
+from alignment.watermarks import Int64Array
 
-__all__ = ["FirstLater", "OpaqueBlocks"]
-
-
-FirstLater: TypeAlias = Callable[[Sequence[str], Int64Array, Int64Array, int], tuple[Int64Array, Int64Array]]
-"""`(split_ids, starts, stops, bound_us) -> (positions, times)`: all questions of one step at once.
-
-Of each split the first record in `[start, stop)` whose event time is later than the bound: its position and event time;
-`stop` and `NO_TIMESTAMP` where there is none."""
+__all__ = ["OpaqueBlocks"]
 
 
 class _Answer(NamedTuple):
@@ -50,9 +43,9 @@ class _Answer(NamedTuple):
 
 
 class OpaqueBlocks:
-    """The opaque blocks of a table; `locate` answers where they are cut, None if there can be none."""
+    """The opaque blocks of a table; `locate` answers where they are cut."""
 
-    def __init__(self, table: BlockTable, locate: FirstLater | None) -> None:
+    def __init__(self, table: BlockTable, locate: FirstLater) -> None:
         self._table, self._locate = table, locate
         self.answers: list[_Answer] = []
 
@@ -67,8 +60,6 @@ class OpaqueBlocks:
                 f"append_opaque({split_id!r}, rows={rows}, max_us={max_us}): an opaque block needs at least one record "
                 "with an event time"
             )
-        if self._locate is None:
-            raise InvalidArgumentError(f"split {split_id!r}: opaque blocks need EventTimeIndex(locate=...)")
         one = np.ones(1, np.int64)
         self._table.add(split_id, one * rows, one * NO_TIMESTAMP, one * max_us, one * NO_TIMESTAMP, TO_ITS_LATEST)
 
@@ -89,11 +80,6 @@ class OpaqueBlocks:
         """Bounds at which blocks are divided already, rising: to cut there costs no question. O(m log m)."""
         bounds: list[int] = np.unique(self._table.blocks.high[self._table.blocks.opaque == TO_A_BOUND]).tolist()
         return bounds
-
-    def is_opaque(self, blocks: Int64Array) -> BoolArray:
-        """Whether blocks are opaque, one for each of `blocks`. O(blocks)."""
-        opaque: BoolArray = self._table.blocks.opaque[blocks] != LOADED
-        return opaque
 
     def records(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
         """How many records `[positions, ends)` have at most, `int64[n]`: positions, less those of known gaps. O(m)."""
@@ -129,7 +115,6 @@ class OpaqueBlocks:
         """
         if not blocks.size:
             return np.empty(0, np.int64)
-        assert self._locate is not None, "without it there are no opaque blocks"
         split_ids = [self._table.order[owner] for owner in self._table.blocks.owner[blocks].tolist()]
         starts = self._table.blocks.first[blocks] + skip
         stops = self._table.blocks.end[blocks]

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from alignment.event_time_range import INSIDE, WHOLLY
+from alignment.event_time_range import INSIDE, WHOLLY, EventTimeRange
 from alignment.index.blocks import BlockTable
 from alignment.index.exact_times import EventTimeLoader, ExactTimes
 from alignment.watermarks import Int64Array
@@ -30,8 +30,8 @@ class OutsideRecords:
     MOST_LOADED: ClassVar[int] = 4 * 1024 * 1024
     """Of how many records event times are loaded for one count alone: a fifth of a second."""
 
-    def __init__(self, table: BlockTable, loaded: ExactTimes, load: EventTimeLoader) -> None:
-        self._table, self._loaded, self._load = table, loaded, load
+    def __init__(self, table: BlockTable, loaded: ExactTimes, load: EventTimeLoader, wanted: EventTimeRange) -> None:
+        self._table, self._loaded, self._load, self._wanted = table, loaded, load, wanted
 
     def count(self, read: Int64Array, positions: Int64Array, ends: Int64Array) -> int:
         """How many records of the blocks `read` lie outside, within the `[positions, ends)` of each split. O(read).
@@ -39,7 +39,7 @@ class OutsideRecords:
         Of blocks that lie partly outside, and of which no times are kept, about `MOST_LOADED` records are loaded; what
         is outside of the others is not counted.
         """
-        columns, wanted = self._table.blocks, self._table.wanted
+        columns, wanted = self._table.blocks, self._wanted
         read = read[columns.outside[read] > INSIDE]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)

@@ -14,12 +14,11 @@ A plan is a function of its arguments alone: same state in, same plan out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.groups import Outlook
 from alignment.index import EventTimeIndex
 from alignment.plan import (
     LimitedBy,
@@ -35,6 +34,9 @@ from alignment.plan import (
 )
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
+
+if TYPE_CHECKING:
+    from alignment.groups import Outlook
 
 __all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch", "read_to_their_ends"]
 
@@ -72,15 +74,15 @@ def plan_micro_batch(
     if conditions.holds_rows:
         ends, limited_by = before.positions.copy(), LimitedBy.MIN_ROWS
     else:
-        bound, ends = _cut(index, before.positions, bound, max_rows)
+        bound, ends = _cut(index, rules, before.positions, bound, max_rows)
         if unread.any() and (ends == before.positions).all() and unread[bounding].all():
             nearest = index.nearest_time(before.positions)
             if nearest <= group_limit_us:
-                bound, ends = _cut(index, before.positions, nearest, max_rows)
+                bound, ends = _cut(index, rules, before.positions, nearest, max_rows)
                 limited_by = LimitedBy.GAP
         if (ends == available).all():
             limited_by = LimitedBy.AVAILABLE
-        elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, aligned, bound, ends, max_rows):
+        elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, rules, aligned, bound, ends, max_rows):
             limited_by = LimitedBy.ROWS
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
@@ -102,8 +104,8 @@ def plan_micro_batch(
             bound_us=bound,
             limited_by=limited_by,
             bounding=bounding_splits(rules, waits, idle, complete, draining=True) if conditions.draining else None,
-            rows=total(index.count(np.minimum(index.after_unwanted(before.positions, bound), ends), ends)),
-            outside=index.count_outside(before.positions, ends) if rules.counts_outside else 0,
+            rows=total(index.count(np.minimum(_first_wanted(index, rules, before.positions, bound), ends), ends)),
+            outside=index.count_outside(before.positions, ends) if rules.times and rules.counts_outside else 0,
         ),
     )
 
@@ -162,6 +164,9 @@ def look_ahead(
 
     O(n log m), plus the loading of the blocks that its cut divides.
     """
+    # Imported here: few sources are in a group.
+    from alignment.groups import Outlook
+
     conditions = conditions or PlanConditions()
     idle, complete = conditions.flags(len(before))
     unread, horizon_us = before.positions < index.ends(), conditions.horizon_us
@@ -177,26 +182,39 @@ def look_ahead(
         bound = min(bound, saturating_add(reach_us, rules.max_drift_us))
     leaves_some = horizon_us < MAX_WATERMARK or index.no_later_than(before.positions) > bound
     if conditions.max_rows is not None:
-        bound, ends = _cut(index, before.positions, bound, conditions.max_rows)
+        bound, ends = _cut(index, rules, before.positions, bound, conditions.max_rows)
         # Of several records at the bound itself a read limit may leave some.
         leaves_some = leaves_some or bool((ends < index.ends()).any())
     return Outlook(bound if leaves_some else MAX_WATERMARK, reach_us)
 
 
-def _cut(index: EventTimeIndex, positions: Int64Array, bound: int, max_rows: int | None) -> tuple[int, Int64Array]:
+def _cut(
+    index: EventTimeIndex, rules: PlanningRules, positions: Int64Array, bound: int, max_rows: int | None
+) -> tuple[int, Int64Array]:
     if max_rows is None:
         return bound, index.cut(positions, bound)
-    return index.cut_rows(index.after_unwanted(positions, bound), bound, max_rows)
+    return index.cut_rows(_first_wanted(index, rules, positions, bound), bound, max_rows)
+
+
+def _first_wanted(index: EventTimeIndex, rules: PlanningRules, positions: Int64Array, bound: int) -> Int64Array:
+    """Where the records begin that take room of a read limit, `int64[n]`: blocks outside of a range take none."""
+    return index.after_unwanted(positions, bound) if rules.times else positions
 
 
 def _limited_by_rows(
-    before: SplitTable, index: EventTimeIndex, aligned: int, bound: int, ends: Int64Array, max_rows: int | None
+    before: SplitTable,
+    index: EventTimeIndex,
+    rules: PlanningRules,
+    aligned: int,
+    bound: int,
+    ends: Int64Array,
+    max_rows: int | None,
 ) -> bool:
     """Whether alignment alone would have let more be read."""
     if max_rows is None or bound < aligned:
         return max_rows is not None
     # The records at the bound itself may have been shared out.
-    begin = np.minimum(index.after_unwanted(before.positions, aligned), ends)
+    begin = np.minimum(_first_wanted(index, rules, before.positions, aligned), ends)
     is_full = total(index.count(begin, ends)) == max_rows
     return is_full and bool((ends < index.cut(before.positions, aligned)).any())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
@@ -36,8 +36,8 @@ class PlanningRules:
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
     times
-        The event times that are wanted. Of what lies outside and is left out, the earlier records count for nothing,
-        and the later ones move the watermark, and are never late. The index has the same range.
+        The event times that are wanted; None for all. Of what lies outside and is left out, the earlier records count
+        for nothing, and the later ones move the watermark, and are never late. The index has the same range.
     counts_outside
         Records outside of them are counted, for which event times are loaded that no plan needs.
     """
@@ -47,7 +47,7 @@ class PlanningRules:
     drains_past_caught_up: bool = False
     perfect: bool = False
     bounded: bool = False
-    times: EventTimeRange = ALL_TIMES
+    times: EventTimeRange | None = None
     counts_outside: bool = True
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class PlanningRules:
 
     def late_up_to(self, announced_us: int) -> int:
         """Wanted records are late up to here, where this watermark was announced."""
-        if self.times.until_us is None or self.times.overlap != "drop":
+        if self.times is None or self.times.until_us is None or self.times.overlap != "drop":
             return announced_us
         return min(announced_us, self.times.until_us - 1)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from alignment.simulation.capacity import Capacity, Load, capacity
-from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
-from alignment.simulation.described import Records
-from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import SimulationResult, simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulation.trace import SourceTrace
+from typing import TYPE_CHECKING
+
+from alignment.lazy_names import lazy_names
 
 __all__ = [
     "Capacity",
@@ -28,3 +24,24 @@ __all__ = [
     "combinations",
     "simulate",
 ]
+
+if TYPE_CHECKING:
+    from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
+    from alignment.simulation.described import Records
+    from alignment.simulation.recorded import RecordedWorkload
+    from alignment.simulation.run import SimulationResult, simulate
+    from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
+    from alignment.simulation.throughput import Capacity, Load, capacity
+    from alignment.simulation.trace import SourceTrace
+
+if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
+    _HOMES = {
+        ".comparison": ["Comparison", "Outcome", "Settings", "combinations"],
+        ".described": ["Records"],
+        ".recorded": ["RecordedWorkload"],
+        ".run": ["SimulationResult", "simulate"],
+        ".scenario": ["Faults", "Planning", "Scenario", "SourceScenario"],
+        ".throughput": ["Capacity", "Load", "capacity"],
+        ".trace": ["SourceTrace"],
+    }
+    __getattr__ = lazy_names(__name__, _HOMES)

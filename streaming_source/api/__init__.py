@@ -1,12 +1,11 @@
 """The source model of FLIP-27: what a connector implements, without Spark."""
 
-from streaming_source.api.clients import KeptClients
-from streaming_source.api.discovery import (
-    DiscoveredSplits,
-    DiscoveredSplitsSerializer,
-    DiscoveringSource,
-    DiscoveringSplitEnumerator,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alignment.lazy_names import lazy_names
+from streaming_source.api.clients import KeptClients, RetryPolicy
 from streaming_source.api.enumerator import SplitEnumerator, SplitRange
 from streaming_source.api.enumerator_context import ReaderInfo, SplitEnumeratorContext, SplitsAssignment
 from streaming_source.api.event_time_index import SupportsEventTimeIndex
@@ -23,7 +22,6 @@ from streaming_source.api.reader import (
     SourceReaderContext,
     SplitState,
 )
-from streaming_source.api.retries import RetryPolicy
 from streaming_source.api.serializer import (
     DataclassEventSerializer,
     JsonSerializer,
@@ -87,3 +85,15 @@ __all__ = [
     "SplitsRemoval",
     "SupportsEventTimeIndex",
 ]
+
+if TYPE_CHECKING:
+    from streaming_source.api.discovery import (
+        DiscoveredSplits,
+        DiscoveredSplitsSerializer,
+        DiscoveringSource,
+        DiscoveringSplitEnumerator,
+    )
+
+if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
+    _HOMES = {".discovery": [name for name in __all__ if name.startswith("Discover")]}
+    __getattr__ = lazy_names(__name__, _HOMES)

@@ -13,10 +13,9 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from streaming_source.api.options import Option
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["Credentials", "MakeCredentials", "credentials_option", "imported_function"]
+__all__ = ["Credentials", "MakeCredentials", "imported_function"]
 
 _log = logging.getLogger(__name__)
 
@@ -150,16 +149,6 @@ def imported_function(what: str, name: str) -> Callable[..., Any]:
             "the source the function itself"
         ) from None
     return found
-
-
-def credentials_option(names: str) -> Option:
-    """The option `credentials` of a format; `names` are the options that the function may return."""
-    return Option(
-        "credentials",
-        Credentials.of_name,
-        f"For secrets that expire: `module:function` that returns a dictionary of {names}, or a tuple of that and when "
-        "it expires. Called on the driver and on executors, and again before it expires.",
-    )
 
 
 class _Held:

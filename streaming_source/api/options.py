@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -31,6 +31,7 @@ __all__ = [
     "boolean",
     "check_plain_types",
     "choice",
+    "credentials_option",
     "duration",
     "duration_field",
     "durations_as_timedelta",
@@ -69,7 +70,8 @@ class OptionSet:
 
     An option whose name ends in `.*` takes all names that begin so: its value is a dictionary of the rests of those
     names, with their values. `foreign` are names that other systems have and users bring along (`cloudFiles.*` for all
-    that begin so), with what to do instead. A name that is an option counts as that.
+    that begin so), with what to do instead. A name that is an option counts as that. `more` returns options that take
+    long to import: it is called where a name is given that is none of the others, or all are listed.
 
     Examples
     --------
@@ -81,10 +83,17 @@ class OptionSet:
     streaming_source.exceptions.OptionError: unknown option 'maxRow'; did you mean maxRows?
     """
 
-    def __init__(self, options: Iterable[Option], foreign: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        options: Iterable[Option],
+        foreign: Mapping[str, str] | None = None,
+        *,
+        more: Callable[[], Sequence[Option]] | None = None,
+    ) -> None:
         self._options = {option.name.lower(): option for option in options}
         self._foreign = {name.lower(): advice for name, advice in (foreign or {}).items()}
         self._prefixes = tuple(name[:-1] for name in self._options if name.endswith(".*"))
+        self._more = more
 
     @classmethod
     def of(cls, kind: type[Any]) -> OptionSet:
@@ -98,14 +107,28 @@ class OptionSet:
         return cls(options)
 
     def __iter__(self) -> Iterator[Option]:
+        self._load_more()
         return iter(self._options.values())
 
     def __or__(self, other: OptionSet) -> OptionSet:
-        return OptionSet([*self, *other], {**self._foreign, **other._foreign})
+        sets = [one for one in (self, other) if one._more is not None]
+        return OptionSet(
+            [*self._options.values(), *other._options.values()],
+            {**self._foreign, **other._foreign},
+            more=(lambda: [option for one in sets for option in one]) if sets else None,
+        )
+
+    def _load_more(self) -> Sequence[Option]:
+        found = () if self._more is None else self._more()
+        self._more = None
+        self._options.update((option.name.lower(), option) for option in found)
+        return found
 
     def is_secret(self, name: str) -> bool:
         """Whether the value of the option of this name is to be shown nowhere."""
         low = name.lower()
+        if low not in self._options:
+            self._load_more()
         prefix = next((prefix for prefix in self._prefixes if low.startswith(prefix)), None)
         option = self._options.get(low) or (None if prefix is None else self._options[f"{prefix}*"])
         return option is not None and option.secret is not None and option.secret.search(low) is not None
@@ -116,7 +139,7 @@ class OptionSet:
         An `OptionError` for an unknown name (the nearest known one is offered), one given twice in different case, or a
         value that is not of the option's kind.
         """
-        values = {option.name: option.default for option in self}
+        values = {option.name: option.default for option in self._options.values()}
         seen: dict[str, tuple[str, str]] = {}
         for name, value in given.items():
             option = self._options.get(name.lower())
@@ -125,6 +148,9 @@ class OptionSet:
                 option = self._options[f"{prefix}*"]
                 values[option.name] = {**values[option.name], name[len(prefix) :]: option.parse(name, str(value))}
                 continue
+            if option is None:
+                values.update((one.name, one.default) for one in self._load_more())
+                option = self._options.get(name.lower())
             if option is None:
                 raise OptionError(self._unknown(name))
             target = option.same_as or option.name
@@ -236,6 +262,23 @@ def _default_text(default: object) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def credentials_option(names: str) -> Option:
+    """The option `credentials` of a format; `names` are the options that the function may return."""
+    return Option(
+        "credentials",
+        _credentials,
+        f"For secrets that expire: `module:function` that returns a dictionary of {names}, or a tuple of that and when "
+        "it expires. Called on the driver and on executors, and again before it expires.",
+    )
+
+
+def _credentials(name: str, value: str) -> Any:
+    # Imported here: few sources have credentials that expire.
+    from streaming_source.api.credentials import Credentials
+
+    return Credentials.of_name(name, value)
 
 
 def text(name: str, value: str) -> str:

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from alignment.sentence import moment
+from alignment.sentence import aligned, moment
 from streaming_source.auditing.result import Carrier, Counts, rows_of
-from streaming_source.monitoring.explained import aligned
 
 __all__ = ["report", "split_table", "summary"]
 

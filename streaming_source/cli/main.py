@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from alignment.exceptions import AlignmentError, UnknownSplitError
-from alignment.sentence import watermark_text
+from alignment.sentence import aligned, watermark_text
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query
 from streaming_source.cli.given_source import given_source, key_values
 from streaming_source.cli.simulate import simulate_source
 from streaming_source.cli.watch import watch_query
 from streaming_source.exceptions import CheckpointError, OptionError
-from streaming_source.monitoring.explained import SplitStory, aligned, explain_batches, explain_checkpoint
-from streaming_source.monitoring.micro_batch import MicroBatch
 
 if TYPE_CHECKING:
     from streaming_source.connectors.tables.source import TableSource
+    from streaming_source.monitoring.explained import SplitStory
+    from streaming_source.monitoring.micro_batch import MicroBatch
 
 __all__ = ["app"]
 
@@ -112,6 +112,10 @@ def explain_query(
     The query may be running or stopped: only its checkpoint is read, and Spark is not started. The exit code is 2 if
     there is no checkpoint.
     """
+    # Imported here: `audit` needs no report of a source.
+    from streaming_source.monitoring.explained import explain_checkpoint
+    from streaming_source.monitoring.micro_batch import MicroBatch
+
     shown = None
     if split is not None:
         story = _story(checkpoint, split, event_log)
@@ -133,6 +137,8 @@ def explain_query(
 
 
 def _story(checkpoint: str, split_id: str, event_log: Path | None) -> SplitStory:
+    from streaming_source.monitoring.explained import SplitStory, explain_checkpoint
+
     if event_log is None:
         return explain_checkpoint(checkpoint).story(split_id)
     # Imported here: no other command replays a log for one split.
@@ -188,8 +194,10 @@ def report_on_query(
     The exit code is 2 if there is no checkpoint, or the page cannot be written.
     """
     # Imported here: no other command draws.
+    from streaming_source.monitoring.explained import explain_batches
     from streaming_source.monitoring.history import History
     from streaming_source.monitoring.html_page import html_report
+    from streaming_source.monitoring.micro_batch import MicroBatch
 
     # A checkpoint has a hundred micro-batches: with thousands of splits, more rows than a listener keeps.
     history, batches = History(_ROWS), MicroBatch.of_checkpoint(checkpoint)

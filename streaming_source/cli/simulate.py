@@ -6,19 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
-from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.recorded import RecordedWorkload
-from alignment.simulation.run import simulate
-from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
-from alignment.simulation.trace import SourceTrace
-from alignment.watermarks import Int64Array
+from alignment.simulation.scenario import Planning
 from streaming_source.cli.given_source import given_source
+
+if TYPE_CHECKING:
+    from alignment.simulation import Comparison, Faults, Settings, SourceScenario, SourceTrace
+    from alignment.watermarks import Int64Array
 
 __all__ = ["simulate_source"]
 
@@ -72,6 +71,9 @@ def simulate_source(
     only event times are read, and only with --source; Spark is not started. The last line of standard output is JSON,
     with all durations and event times in microseconds. See docs/simulate.md.
     """
+    # Imported here: no other command plans.
+    from alignment.simulation import Faults, RecordedWorkload, SourceScenario
+
     varied = {
         "max_drift": max_drift,
         "max_out_of_orderness": max_out_of_orderness,
@@ -118,6 +120,8 @@ def _event_times(
 
 
 def _compared(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> Comparison:
+    from alignment.simulation import Comparison, Scenario, Settings, combinations, simulate
+
     def play(settings: Settings) -> SourceTrace:
         return simulate(Scenario(sources=(replace(source, **asdict(settings)),), faults=faults), seed).sources[0]
 

@@ -5,11 +5,17 @@ What plans is imported when it is used: most of Spark's Python processes need on
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streaming_source.coordinator.clocks import monotonic_us, processing_time_us, wall_clock_us
+from alignment.lazy_names import lazy_names
 from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges, one_range_each
+from streaming_source.coordinator.workers import (
+    WorkerPool,
+    Workers,
+    monotonic_us,
+    processing_time_us,
+    wall_clock_us,
+)
 
 __all__ = [
     "AssignmentTracker",
@@ -28,19 +34,10 @@ __all__ = [
 if TYPE_CHECKING:
     from streaming_source.coordinator.coordinator import SourceCoordinator
     from streaming_source.coordinator.enumerator_host import AssignmentTracker
-    from streaming_source.coordinator.workers import WorkerPool, Workers
-
-_MODULES = {
-    "AssignmentTracker": "enumerator_host",
-    "SourceCoordinator": "coordinator",
-    "WorkerPool": "workers",
-    "Workers": "workers",
-}
-
 
 if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    _HOMES = {
+        ".coordinator": ["SourceCoordinator"],
+        ".enumerator_host": ["AssignmentTracker"],
+    }
+    __getattr__ = lazy_names(__name__, _HOMES)

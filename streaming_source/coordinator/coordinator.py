@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 import numpy as np
@@ -14,8 +15,6 @@ from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
-from alignment.group_events import Progress
-from alignment.groups import Outlook
 from alignment.plan import LimitedBy, MicroBatchPlan, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.units import unit_warning
@@ -25,16 +24,16 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
-from streaming_source.coordinator.overlap import check_no_overlap
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import StrangeTimes, with_source
-from streaming_source.coordinator.source_group import SourceGroup
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
 if TYPE_CHECKING:
+    from alignment.groups import Outlook
     from alignment.recording import Recorder
+    from streaming_source.coordinator.group_exchange import GroupExchange
 
 __all__ = ["SourceCoordinator"]
 
@@ -64,8 +63,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     `now_us` is processing time in microseconds since the epoch, which is monotonic, for idleness; `clock_us` is the
     wall clock, for `maxFutureSkew`, by default the same. `readers`, at least 1, is how many read a micro-batch. The
     `workers`, by default threads, run calls for which the planner must not wait; they are closed with this. The `group`
-    exchanges reports with the other sources of an alignment group, and is left when this is closed. The `recorder`
-    records what drives the engine.
+    exchanges reports with the other sources of an alignment group, and is left when this is closed; None for a source
+    without one. The `recorder` records what drives the engine.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         *,
         readers: int = 1,
         workers: Workers | None = None,
-        group: SourceGroup | None = None,
+        group: GroupExchange | None = None,
         recorder: Recorder | None = None,
         clock_us: Callable[[], int] | None = None,
     ) -> None:
@@ -88,7 +87,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._clock_us = now_us if clock_us is None else clock_us
         self._readers = readers
         self._workers = WorkerPool() if workers is None else workers
-        self._group = SourceGroup() if group is None else group
+        self._group = group
         self._recorder = recorder
         # Since when only present records are read (AvailableNow); None if more may come.
         self._drains_from_us: int | None = None
@@ -148,7 +147,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
         )
         self._begin_from(state)
-        if not self.is_draining:
+        if self._group is not None and not self.is_draining:
             self._group.start(self.host.calls)
 
     def rewind(self, state: SourceState[SplitT, CheckpointT]) -> None:
@@ -168,12 +167,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def join_group(self) -> None:
         """Let the other sources of the query know of this one, before the first of them plans."""
-        self._group.join()
+        if self._group is not None:
+            self._group.join()
 
     def drain(self) -> None:
         """From now on read only present records, to their end (AvailableNow)."""
         self._drains_from_us = self._now_us()
-        self._group.drain()
+        if self._group is not None:
+            self._group.drain()
         if self._started:
             self.host.calls.end()
             self._drain_engine()
@@ -184,6 +185,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self.is_draining:
             self._drain_engine()
         self._put_in_work(self.state)
+        if self._rules.max_future_skew_us is None:
+            # With `maxFutureSkew` the limit moves with each plan.
+            self._limit_times()
         self.host.start(runtime.engine.table.split_ids)
         self.host.run_until(lambda: not calls.awaits_first)
         self._take_added()
@@ -196,13 +200,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.run_until(runtime.event_times.is_warm, _FIRST_RECORDS_S)
 
     def close(self) -> None:
-        self._group.leave()
+        if self._group is not None:
+            self._group.leave()
         try:
             if self._runtime is not None:
                 self._runtime.event_times.close()
                 self._runtime.host.close()
         finally:
             self._workers.close()
+
+    @cached_property
+    def _reads(self) -> str:
+        # Once: a source may look at its store for it.
+        return self._source.identity[:_SHOWN]
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
@@ -213,6 +223,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         drained, this waits until it has read ahead to its end.
         """
         self.end_batch()
+        if self._group is None:
+            return self._advance(max_rows)
         self._group.start_call()
         try:
             return self._advance(max_rows)
@@ -232,7 +244,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = engine.is_due or self._announces_end or self._ends_wait() or group.may_go_on
+            is_due = engine.is_due or self._announces_end or self._ends_wait()
+            is_due = is_due or (group is not None and group.may_go_on)
             if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
@@ -241,7 +254,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._discover_more()
                 has_discovered = True
             elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
-                if not group.holds(engine.nearest_us()):
+                if group is None or not group.holds(engine.nearest_us()):
                     self._warn_of_unread()
                     return self.state
                 if group.wait_for_others():
@@ -266,12 +279,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             return None
         self._take_added()
         explanation = self.runtime.engine.explain(self._now_us())
-        waits_for = self._group.slowest_at(explanation.at_us) if explanation.waits_for_group else None
+        waits_for = None
+        if self._group is not None and explanation.waits_for_group:
+            waits_for = self._group.slowest_at(explanation.at_us)
         return replace(
             with_source(explanation, self.runtime, self.state, self._strange, self._rules),
             group=waits_for,
             batch=self._batch,
-            reads=self._source.identity[:_SHOWN],
+            reads=self._reads,
             routes_late=self._rules.routes_late,
         )
 
@@ -357,20 +372,25 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _plan(self, max_rows: int | None, *, goes_on: bool = False) -> bool:
         """Plan, commit the plan if it has news or the run `goes_on`, and return whether it was committed."""
-        engine, group, limit_us = self.runtime.engine, self._group, self.host.event_time_limit_us
-        if limit_us is not None:
-            engine.apply(events.TimeLimitMoved(limit_us))
+        engine, group, limit_us = self.runtime.engine, self._group, None
+        if self._rules.max_future_skew_us is not None:
+            limit_us = self._limit_times()
         self._assign_waiting(max_rows)
-        for event in group.start_plan():
+        for event in () if group is None else group.start_plan():
             engine.apply(event)
         self.runtime.event_times.before_plan()
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.max_delay_us
-        check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
+        if self._rules.times:
+            # Imported here: few queries want a range of event times.
+            from streaming_source.coordinator.overlap import check_no_overlap
+
+            check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
-        nearest_us = engine.nearest_us() if group.lets_others_plan else None
-        if nearest_us is not None or (group.lets_others_plan and self.is_draining):
+        lets_others_plan = group is not None and group.lets_others_plan
+        nearest_us = engine.nearest_us() if lets_others_plan else None
+        if nearest_us is not None or (lets_others_plan and self.is_draining):
             # A micro-batch, maybe without records, so that Spark goes on to the next trigger, in which this source
             # reads, or follows the others.
             goes_on = nearest_us is not None or engine.status_after(plan) is SplitStatus.IDLE
@@ -380,22 +400,32 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._read_us = now_us
             if max_rows is not None and plan.rows < max_rows and plan.limited_by is LimitedBy.HORIZON:
                 self._warn_of_room(plan, max_rows)
-            self._commit(plan, None if self._rules.max_future_skew_us is None else limit_us)
-        if self._rules.group is not None:
-            group.end_plan(self._progress(plan, max_rows))
+            self._commit(plan, limit_us, now_us)
+        if group is not None:
+            self._end_plan(group, plan, max_rows)
         return is_news
 
-    def _progress(self, plan: MicroBatchPlan, max_rows: int | None) -> Progress:
-        """Return how far the source is after a plan, for the other sources of its group."""
+    def _limit_times(self) -> int | None:
+        """Make the engine take later event times as invalid, and return from which one on."""
+        limit_us = self.host.event_time_limit_us
+        if limit_us is not None:
+            self.runtime.engine.apply(events.TimeLimitMoved(limit_us))
+        return limit_us
+
+    def _end_plan(self, group: GroupExchange, plan: MicroBatchPlan, max_rows: int | None) -> None:
+        """Report how far the source is after a plan to the other sources of its group."""
+        # Imported here: few sources are in a group.
+        from alignment.group_events import Progress
+
         engine, status = self.runtime.engine, self.runtime.engine.status_after(plan)
         # First, since it may find more records.
-        needs_outlook = self._group.needs_outlook and self._rules.min_rows is None
+        needs_outlook = group.needs_outlook and self._rules.min_rows is None
         outlook = self._outlook(max_rows) if needs_outlook else None
         nearest_us = engine.nearest_us()
         # A source that has read all records of a run does not count in the group.
         has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
         watermark = None if has_ended else plan.slowest_us
-        return Progress(watermark, nearest_us, outlook, status, plan.after.combined)
+        group.end_plan(Progress(watermark, nearest_us, outlook, status, plan.after.combined))
 
     def _outlook(self, max_rows: int | None) -> Outlook | None:
         """Return how far the next plan gets, for the other sources of the query."""
@@ -409,7 +439,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _may_wait_for_rows(self) -> bool:
         """Return whether rows may wait for more: no other source waits for this one, and all present rows are known."""
-        return not self._group.is_waited_for and self.runtime.event_times.knows_all
+        is_waited_for = self._group is not None and self._group.is_waited_for
+        return not is_waited_for and self.runtime.event_times.knows_all
 
     def _ends_wait(self) -> bool:
         """Return whether rows that waited for more are read now."""
@@ -521,7 +552,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             format_duration(behind_us),
         )
 
-    def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None) -> None:
+    def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None, now_us: int) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
@@ -529,7 +560,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
-        self._strange.note(engine.table, plan, engine.index, runtime.event_times, self._now_us(), bound_us)
+        self._strange.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
         if not self._rules.announces and bound_us is not None and not self._rules.reports:
             self._warn_of_disorder(plan, bound_us)
         if self._rules.planning.perfect:
@@ -542,7 +573,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         silent_since_us = engine.silent_since_us(plan)
         generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
         routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
-        self._begin_batch(plan.rows)
+        self._begin_batch(plan.rows, now_us)
         has_ended = table.combined == MAX_WATERMARK > self.state.table.combined
         self._announces_end = self._rules.ends_twice and has_ended
         self.state = SourceState(
@@ -574,8 +605,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if warning := unit_warning(self._rules.strategy.timestamp_assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
             _log.warning("%s", warning)
 
-    def _begin_batch(self, rows: int) -> None:
-        now_us, before, share = self._now_us(), self._batch, None
+    def _begin_batch(self, rows: int, now_us: int) -> None:
+        before, share = self._batch, None
         if before is not None and before.done_us is not None and now_us > before.planned_us:
             share = (before.done_us - before.planned_us) / (now_us - before.planned_us)
         self._batch = LastBatch(now_us, rows, share=share)
@@ -589,7 +620,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
         # Records that were read and not reported are read again, for the watermark.
         self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
-        if state.sequence:
+        if self._group is not None and state.sequence:
             self._group.resume(state.table.slowest_counting(), state.table.combined)
 
     def _put_in_work(self, state: SourceState[SplitT, CheckpointT]) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alignment import events
 from alignment.engine import Engine
-from alignment.event_time_range import EventTimeRange
+from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from alignment.sentence import named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
@@ -87,7 +87,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     `enumerator` and `engine` are set once, before any use. `added` are splits assigned since they were last taken;
     `expected` has positions of splits before which there are records, for the planner to take, `known_ends` the last
-    known of each.
+    known of each. `events` wait for the readers that they were sent to.
     """
 
     enumerator: SplitEnumerator[SplitT, CheckpointT]
@@ -113,7 +113,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         self._clock_us = clock_us
         self._is_hosted = self._probes_records = self._is_in_snapshot = False
         self.calls = calls
-        self._events: dict[int, list[SourceEvent]] = {}
+        self.events: dict[int, list[SourceEvent]] = {}
         self.readers: dict[int, ReaderInfo] = {}
         # Readers that are to request a split, new ones and those that were given some; and those that get no more.
         self.asking: OrderedDict[int, None] = OrderedDict()
@@ -138,7 +138,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     @property
     def event_time_range(self) -> EventTimeRange:
-        return self._rules.times
+        return self._rules.times or ALL_TIMES
 
     @property
     def needs_event_times(self) -> bool:
@@ -164,10 +164,10 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     def send_event_to_source_reader(self, subtask_id: int, event: SourceEvent) -> None:
         self._check_registered(subtask_id, f"cannot send a {type(event).__name__}")
-        self.calls.on_thread(lambda: self._events.setdefault(subtask_id, []).append(event))
+        self.calls.on_thread(lambda: self.events.setdefault(subtask_id, []).append(event))
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        return self._events.pop(subtask_id, [])
+        return self.events.pop(subtask_id, [])
 
     @property
     def no_more_splits(self) -> bool:
@@ -316,7 +316,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def go_back(self, checkpoint_id: int, restored_splits: Sequence[str] = ()) -> None:
         """All readers go on from an earlier state, with the splits that it has; the later ones are given up."""
         readers = sorted(self.readers)
-        for known in (self.readers, self.without_more, self._events):
+        for known in (self.readers, self.without_more, self.events):
             known.clear()
         for subtask_id in readers:
             self.enumerator.add_splits_back(self.tracker.take_back(subtask_id, checkpoint_id), subtask_id)

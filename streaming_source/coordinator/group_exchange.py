@@ -18,7 +18,6 @@ from alignment.membership import Membership
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.group_place import GroupPlace, PlaceError
-from streaming_source.coordinator.source_group import SourceGroup
 
 __all__ = ["GroupExchange"]
 
@@ -32,7 +31,7 @@ _PAUSE_S: Final = 0.05
 """How long a source that is being drained waits each time for a report of another one."""
 
 
-class GroupExchange(SourceGroup):
+class GroupExchange:
     """One source's membership in an alignment group.
 
     Each planner process writes its last `SourceReport` to a place that all planners of the group use, reads those of
@@ -81,39 +80,41 @@ class GroupExchange(SourceGroup):
         if record is not None:
             record(self.membership)
 
-    # ---- SourceGroup ---------------------------------------------------------------------------------------------
+    # ---- what the planner asks -----------------------------------------------------------------------------------
 
     @property
-    def needs_outlook(self) -> bool:  # type: ignore[override]
+    def needs_outlook(self) -> bool:
+        """Whether the plans of this source tell the others how far they get."""
         return self.membership.needs_outlook
 
     @property
-    def is_waited_for(self) -> bool:  # type: ignore[override]
+    def is_waited_for(self) -> bool:
+        """Whether another source has records that it may not read before this one goes on."""
         return self.membership.is_waited_for
 
     @property
-    def lets_others_plan(self) -> bool:  # type: ignore[override]
+    def lets_others_plan(self) -> bool:
+        """Whether the last plan, the first one, reads nothing, as sources of the query have not planned yet."""
         return self.membership.lets_others_plan
 
     @property
-    def may_go_on(self) -> bool:  # type: ignore[override]
+    def may_go_on(self) -> bool:
         """Whether the last plan is not the next one, by what others have reported since. Some microseconds."""
         if self.membership.waits and self.membership.needs_outlook and self.place.version() != self._seen_version:
             # Another source of the query may have planned in this very trigger.
             self._take(group_events.TimePassed(self.now_us(), reads=True))
         return self.membership.may_go_on
 
-    @property
-    def followed_us(self) -> int:
-        return self.membership.followed_us
-
     def start(self, calls: AsyncCalls) -> None:
+        """Exchange reports periodically, also while a micro-batch takes long."""
         calls.repeat(self.renew_when_due, min(self.membership.interval_us / 1e6, _LISTEN_S))
 
     def join(self) -> None:
+        """Let the other sources of the query know of this one, before the first of them plans."""
         self._take(group_events.Joined(self.now_us()))
 
     def drain(self) -> None:
+        """Let them know that this one reads only what is there (AvailableNow), before the first of them plans."""
         self._take(group_events.Drained(self.now_us()))
 
     def resume(self, watermark: int | None, announced_us: int) -> None:
@@ -126,6 +127,7 @@ class GroupExchange(SourceGroup):
         self._take(group_events.CallEnded(self.now_us()))
 
     def start_plan(self) -> Sequence[Event]:
+        """Return what the others let the engine do in the plan that follows."""
         self._take(group_events.PlanStarted(self.now_us()))
         limit = GroupLimitMoved(self.membership.planned_limit_us)
         if not self._follows or self.membership.planned_followed_us == MIN_WATERMARK:
@@ -133,19 +135,28 @@ class GroupExchange(SourceGroup):
         return (limit, IdleWatermarkMoved(self.membership.planned_followed_us))
 
     def end_plan(self, progress: Progress) -> None:
+        """Report how far the source is after a plan."""
         self._take(group_events.PlanEnded(self.now_us(), progress))
 
     def holds(self, next_us: int | None) -> bool:
+        """Whether the limit of the last plan keeps this source from its next record."""
         return self.membership.holds(next_us)
 
     def wait_for_others(self) -> bool:
+        """Let a run that can do nothing but wait for other sources wait for a moment.
+
+        Return whether the run is to go on to the next trigger, in which others may plan; if not, this source plans once
+        more, since the others have gone on or are given up.
+        """
         self._take(group_events.WaitedInVain(self.now_us()))
         return not self.membership.plans_again
 
     def leave(self) -> None:
+        """Hold nobody back any more, whatever is still reported. A process that ends has left without it."""
         self._take(group_events.Left())
 
     def slowest_at(self, now_us: int) -> GroupMember | None:
+        """The other member that counts with the smallest watermark, its times by the clock that shows `now_us`."""
         member = self.membership.slowest
         if member is None or member.report.watermark is None:
             return None

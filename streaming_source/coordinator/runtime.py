@@ -15,7 +15,6 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import Boundedness, Source, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.ended import EndedEnumerator
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
 from streaming_source.coordinator.state import ReadRules
@@ -69,6 +68,9 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             # Made in any case: it refuses a checkpoint that does not fit the options.
             host.enumerator = enumerator = source.restore_enumerator(host, checkpoint)
             if has_ended and source.boundedness is Boundedness.BOUNDED and not enumerator.cleans_up:
+                # Imported here: a source ends once.
+                from streaming_source.coordinator.ended import EndedEnumerator
+
                 enumerator.close()
                 host.enumerator = EndedEnumerator(host, checkpoint, source.name)
         event_times = _event_times_of(source, host, rules)

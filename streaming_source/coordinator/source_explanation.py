@@ -228,7 +228,8 @@ def with_source(
 
 def _may_lie_before(state: SourceState[Any, Any], rules: ReadRules) -> bool:
     """Return whether a split may lack a watermark because its records lie before the wanted range: these are valid."""
-    return state.outside > 0 and rules.times.from_us is not None and rules.times.overlap == "drop"
+    times = rules.times
+    return times is not None and state.outside > 0 and times.from_us is not None and times.overlap == "drop"
 
 
 def _outside(state: SourceState[Any, Any], rules: ReadRules) -> Iterator[tuple[str, int]]:

@@ -177,8 +177,8 @@ class ReadRules:
     at_once: bool = False
 
     @property
-    def times(self) -> EventTimeRange:
-        """Records whose event times are outside are not wanted."""
+    def times(self) -> EventTimeRange | None:
+        """Records whose event times are outside are not wanted; None: all are."""
         return self.planning.times
 
     @property

@@ -1,4 +1,4 @@
-"""The threads that work for a planner: discovery, reading ahead."""
+"""What a planner takes of its machine: threads that discover and read ahead, and clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-__all__ = ["WORKERS", "WorkerPool", "Workers"]
+__all__ = ["WORKERS", "WorkerPool", "Workers", "monotonic_us", "processing_time_us", "wall_clock_us"]
 
 _log = logging.getLogger(__name__)
 
@@ -127,3 +127,27 @@ class WorkerPool(Workers):
                     self._changed.notify()
                 return work
             return None
+
+
+# ---- clocks ----------------------------------------------------------------------------------------------------------
+
+
+def monotonic_us() -> int:
+    """Return a monotonic time in microseconds, for durations."""
+    return time.monotonic_ns() // 1000
+
+
+_BEGAN_US: Final = (time.time_ns() - time.monotonic_ns()) // 1000
+
+
+def processing_time_us() -> int:
+    """Return processing time in microseconds since the epoch: monotonic, from the wall clock at the process's start.
+
+    It can be compared with times that an earlier process stored.
+    """
+    return _BEGAN_US + monotonic_us()
+
+
+def wall_clock_us() -> int:
+    """Return the wall clock, in microseconds since the epoch; never less than `processing_time_us`."""
+    return max(time.time_ns() // 1000, processing_time_us())

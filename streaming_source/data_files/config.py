@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -136,15 +134,11 @@ class ReadingConfig:
         """The format, which reads times without a zone in the zone of the source."""
         return self.format.in_zone(self.time_zone or UTC)
 
-    @contextmanager
-    def tolerated(self) -> Iterator[None]:
-        """Log, instead of raise, the error of a file that is gone or malformed, if the options skip such files."""
-        try:
-            yield
-        except (FileGoneError, MalformedDataError) as error:
-            if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
-                raise
-            _log.warning("ignored: %s", error)
+    def skip(self, error: FileGoneError | MalformedDataError) -> None:
+        """Log the error of a file that was deleted or cannot be read if the options skip such files, else raise it."""
+        if not (self.ignore_missing_files if isinstance(error, FileGoneError) else self.ignore_corrupt_files):
+            raise error
+        _log.warning("ignored: %s", error)
 
 
 @cache

@@ -22,7 +22,7 @@ from streaming_source.data_files.evolution import names_in
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, StoredFile
 from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
-from streaming_source.exceptions import SchemaError
+from streaming_source.exceptions import FileGoneError, MalformedDataError, SchemaError
 
 __all__ = ["DataFileEnumerator"]
 
@@ -46,6 +46,7 @@ class DataFileEnumerator(
         self, config: ReadingConfig, filesystem: fs.FileSystem, context: SplitEnumeratorContext[SplitT]
     ) -> None:
         self._context = context
+        self._range = context.event_time_range or None
         self._filesystem = filesystem
         self._retries = StoreRetries()
         self._logs: dict[str, FileLog] = {}
@@ -69,10 +70,12 @@ class DataFileEnumerator(
         file = self._logs[split_id].locate(start)
         assert file is not None, "only event times of indexed blocks are loaded"
         first = start - file.position
-        with self._config.tolerated():
-            rows = FileRows(self._stored(file.file), first, first + stop - start, file.place_of(first))
-            schema, assigner = self._context.schema, self._context.timestamp_assigner
+        rows = FileRows(self._stored(file.file), first, first + stop - start, file.place_of(first))
+        schema, assigner = self._context.schema, self._context.timestamp_assigner
+        try:
             return self._retries.run(lambda: self._format.event_times(rows, schema, assigner))
+        except (FileGoneError, MalformedDataError) as error:
+            self._config.skip(error)
         # A file that is corrupt or gone is skipped by readers too: any times within the bounds of its block will do.
         return np.full(stop - start, file.blocks.max_us[file.block_of(first)[0]])
 
@@ -80,8 +83,7 @@ class DataFileEnumerator(
         log = self._logs.get(end.split_id) or self._finished_logs.get(end.split_id)
         if log is None or not log.covers(start.position, end.position):
             log = self._retries.run(lambda: self._rebuild(start, end))
-        wanted = self._context.event_time_range
-        parts = cut_ranges(log.files, start.position, end.position, rows_per_range, wanted)
+        parts = cut_ranges(log.files, start.position, end.position, rows_per_range, self._range)
         # What comes before `start` is committed, and not planned again.
         log.forget_before(start.position)
         return [SplitRange(start.with_ranges(ranges), rows) for ranges, rows in parts]
@@ -105,17 +107,20 @@ class DataFileEnumerator(
         return self._described(file, counts_alone=self._counts_alone)
 
     def _described(self, file: DataFile, *, counts_alone: bool) -> FileBlocks | None:
-        with self._config.tolerated(), self._scanning:
-            stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
-            if counts_alone:
-                blocks = self._retries.run(lambda: self._format.describe_rows(stored, schema))
-            else:
-                indexing = self._config.indexing
-                blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, indexing))
-            if self._config.columns is None:
-                self._check_new_columns(file.path, blocks.columns)
-            return blocks
-        return None
+        stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
+        indexing = self._config.indexing
+        try:
+            with self._scanning:
+                if counts_alone:
+                    blocks = self._retries.run(lambda: self._format.describe_rows(stored, schema))
+                else:
+                    blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, indexing))
+        except (FileGoneError, MalformedDataError) as error:
+            self._config.skip(error)
+            return None
+        if self._config.columns is None:
+            self._check_new_columns(file.path, blocks.columns)
+        return blocks
 
     def _describe_all(self, files: Iterable[DataFile]) -> list[FileBlocks | None]:
         return list(self._context.map_on_workers(self._describe, files))

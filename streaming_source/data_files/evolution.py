@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -116,12 +116,14 @@ def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
     return known if _widens(found, known) else None
 
 
-def names_in(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """Yield the names of columns, and by dotted paths those of the fields in them, also in lists and maps."""
+def names_in(fields: Iterable[pa.Field]) -> tuple[str, ...]:
+    """Return the names of columns, each before those of the fields in it as dotted paths, also in lists and maps."""
+    found: list[str] = []
     for field in fields:
-        name = f"{above}{field.name}"
-        yield name
-        yield from names_in(_fields_in(field.type), f"{name}.")
+        found.append(field.name)
+        if pa.types.is_nested(field.type):
+            found += [f"{field.name}.{name}" for name in names_in(_fields_in(field.type))]
+    return tuple(found)
 
 
 def _fields_in(data_type: pa.DataType) -> list[pa.Field]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
@@ -78,10 +78,10 @@ class StoreRetries(RetryPolicy):
     def passes(self, error: Exception) -> bool:
         return is_transient(error)
 
-    def run(self, call: Callable[[], T]) -> T:
-        """What the call returns; at last an error of the store in a sentence, see `store_fault`."""
-        with faults_of():
-            return super().run(call)
+    def _raised_for(self, error: Exception) -> Exception:
+        if isinstance(error, OSError) and not isinstance(error, AlignmentError | FileNotFoundError):
+            return store_fault(error)
+        return error
 
 
 @contextmanager

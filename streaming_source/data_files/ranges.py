@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.event_time_range import EventTimeRange
 from streaming_source.api import SourceSplit
 from streaming_source.data_files.file import DataFile, FileBlocks, Place
 
@@ -97,7 +97,7 @@ class LoggedFile:
         block, first = self.block_of(row)
         return Place(first, self.blocks.places[block])
 
-    def parts(self, start: int, stop: int, wanted: EventTimeRange) -> list[tuple[int, int]]:
+    def parts(self, start: int, stop: int, wanted: EventTimeRange | None) -> list[tuple[int, int]]:
         """Return the rows of the positions `[start, stop)` as runs of blocks that may have `wanted` event times.
 
         A file that can only be read from its beginning has one run at most. O(blocks).
@@ -139,7 +139,7 @@ def cut_ranges(
     start: int,
     stop: int,
     rows_per_range: int,
-    wanted: EventTimeRange = ALL_TIMES,
+    wanted: EventTimeRange | None = None,
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
     """Cut the records `[start, stop)` into groups of file ranges, each of about `rows_per_range` rows.
 

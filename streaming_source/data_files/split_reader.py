@@ -16,6 +16,7 @@ from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.ranges import FileRange, RangedSplit
+from streaming_source.exceptions import FileGoneError, MalformedDataError
 
 __all__ = ["FileSplitReader"]
 
@@ -102,9 +103,11 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
             file = StoredFile(self._filesystem, part.file, opening, checks_size=True)
-            with self._config.tolerated():
+            try:
                 for block in self._rows(FileRows(file, part.start, part.stop, part.place)):
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)
+            except (FileGoneError, MalformedDataError) as error:
+                self._config.skip(error)
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
         """Yield the rows. After an error of the store that is retried, reading goes on behind the last row."""

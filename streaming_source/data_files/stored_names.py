@@ -20,31 +20,20 @@ _NONE: Final[Mapping[str, StoredColumn]] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredNames:
-    """Translates between the names of columns in a query and in a file. Without `columns` they are the same."""
+    """Translates between the names of columns in a query and in a file, by what `DataFile.stored` has."""
 
-    columns: Mapping[str, StoredColumn] | None = None
-
-    @staticmethod
-    def of(columns: Mapping[str, StoredColumn] | None) -> StoredNames:
-        """Make them from `DataFile.stored`."""
-        return StoredNames(columns)
+    columns: Mapping[str, StoredColumn]
 
     def known_as(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns of a file under the query's names, without those that are not in `columns`."""
-        if self.columns is None:
-            return schema
         return pa.schema([_known_as(schema[place], name, column) for name, column, place in self._found(schema)])
 
     def stored_as(self, schema: pa.Schema, names: Sequence[str]) -> list[str]:
         """Return the names that a file has for these columns of the query."""
-        if self.columns is None:
-            return list(names)
         return [schema[place].name for name, _, place in self._found(schema) if name in names]
 
     def path_in(self, schema: pa.Schema, dotted: str) -> str:
         """Translate a dotted path through structs to the names in a file; a path without a column stays as it is."""
-        if self.columns is None:
-            return dotted
         columns, fields, rest, found = self.columns, list(schema), dotted, []
         while rest:
             # As with any path the longest name goes first.
@@ -59,8 +48,6 @@ class StoredNames:
 
     def renamed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of a file under the query's names. No value is copied."""
-        if self.columns is None:
-            return batch
         arrays, fields = [], []
         for name, column, place in self._found(batch.schema):
             array = batch.column(place)
@@ -74,7 +61,7 @@ class StoredNames:
 
     def _found(self, schema: pa.Schema) -> Iterator[tuple[str, StoredColumn, int]]:
         fields = list(schema)
-        for name, column in (self.columns or _NONE).items():
+        for name, column in self.columns.items():
             if (place := _place(fields, column)) is not None:
                 yield name, column, place
 

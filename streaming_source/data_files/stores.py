@@ -9,16 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.credentials import Credentials, MakeCredentials, credentials_option
-from streaming_source.api.options import any_text
-from streaming_source.data_files.renewed_store import renewed
+from streaming_source.api.options import any_text, credentials_option
 from streaming_source.exceptions import OptionError, PathNotFoundError
+
+if TYPE_CHECKING:
+    from streaming_source.api.credentials import Credentials, MakeCredentials
 
 __all__ = [
     "NO_STORAGE_OPTIONS",
@@ -76,6 +77,11 @@ class StorageOptions:
     def of(values: Mapping[str, str], credentials: Credentials | MakeCredentials | str | None = None) -> StorageOptions:
         """Make them from names without `storage.`; `credentials` are a function, or its name as `module:function`."""
         texts = sorted((name, str(value)) for name, value in values.items())
+        if credentials is None:
+            return StorageOptions(tuple(texts))
+        # Imported here: few stores have credentials that expire.
+        from streaming_source.api.credentials import Credentials
+
         return StorageOptions(tuple(texts), Credentials.of(credentials))
 
     @staticmethod
@@ -166,6 +172,9 @@ class Root:
             return fs.LocalFileSystem(), _trimmed(os.path.abspath(os.path.expanduser(self.uri)))
         if self.storage.credentials is None:
             return _opened(self)
+        # Imported here: few stores have credentials that expire.
+        from streaming_source.data_files.renewed_store import renewed
+
         _, path = self._current()
         return renewed(lambda: self._current()[0]), path
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from alignment.arrow_times import format_timestamp
 from alignment.exceptions import UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
-from alignment.sentence import duration_text, moment, watermark_text
+from alignment.sentence import aligned, duration_text, moment, watermark_text
 from alignment.story import StoryEvent, story_of
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
@@ -27,7 +27,6 @@ __all__ = [
     "ExplainedQuery",
     "ExplainedSource",
     "SplitStory",
-    "aligned",
     "explain",
     "explain_batches",
     "explain_checkpoint",
@@ -336,12 +335,6 @@ def _table(report: WatermarkReport) -> list[str]:
     lines = aligned([_COLUMNS, *map(_row, ordered[:_LINES])]) if ordered else []
     more = len(ordered) - _LINES
     return lines + ([f"... and {more:,} more"] if more > 0 else [])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table with aligned columns."""
-    widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _row(split: SplitExplanation) -> tuple[str, ...]:

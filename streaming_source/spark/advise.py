@@ -14,13 +14,13 @@ import pyarrow as pa
 from alignment.arrow_times import format_timestamp
 from alignment.disorder import Arrivals, DelayCount, DisorderHistogram, KeptState, SplitDisorder, paces_of
 from alignment.durations import format_duration
+from alignment.sentence import aligned
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.data_files.ranges import Arrival, RangedSplit
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.explained import aligned
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
 from streaming_source.spark.exact_watermark import SOURCE_FORMAT, sources_of
 from streaming_source.spark.frames import SOURCES

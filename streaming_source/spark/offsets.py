@@ -103,7 +103,7 @@ class OffsetCodec:
             "watermark": _or_null(state.table.combined),
             **({} if state.table.furthest == MIN_WATERMARK else {"furthest": state.table.furthest}),
             **limit,
-            **_generators_to_json(state),
+            **({"generators": _generators_to_json(state)} if any(state.generators) else {}),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
             **({} if state.empty_since_us == LONG_AGO_US else {"empty_since": state.empty_since_us}),
             **({"routed": state.routed} if state.routed else {}),
@@ -204,9 +204,10 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
     elif not isinstance(assigner, RecordTimestampAssigner):
         fixed = {"eventTimeColumn": "a function"}
     fixed["watermarkRows"] = rules.announces or None
-    for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
-        fixed[name] = None if bound_us is None else format_timestamp(bound_us)
-    fixed["overlap"] = "keep" if rules.times.overlap == "keep" else None
+    if rules.times is not None:
+        for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
+            fixed[name] = None if bound_us is None else format_timestamp(bound_us)
+        fixed["overlap"] = "keep" if rules.times.overlap == "keep" else None
     return {name: value for name, value in fixed.items() if value is not None}
 
 
@@ -245,14 +246,14 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
-    """Return the entry for the states of generators; empty if no generator has a state."""
+    """Return the states of generators by split id."""
     written: dict[str, list[Any]] = {}
-    for split_id, one in zip(state.table.split_ids, state.generators, strict=bool(state.generators)):
+    for split_id, one in zip(state.table.split_ids, state.generators, strict=True):
         if one is not None:
             written[split_id] = [one.version, json.loads(one.text)]
             written[split_id] += [] if one.position is None else [one.position]
             written[split_id] += [one.time_limits] if one.time_limits else []
-    return {"generators": written} if written else {}
+    return written
 
 
 def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 import pyarrow as pa
 
 from alignment.arrow_times import UTC, parse_iso8601, time_zone
-from alignment.event_time_range import ALL_TIMES, EventTimeRange, Overlap
+from alignment.event_time_range import EventTimeRange, Overlap
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
@@ -188,7 +188,7 @@ class FrameOptions:
         "through neither does not start.",
     )
     is_half_exact: bool = False
-    times: EventTimeRange = ALL_TIMES
+    times: EventTimeRange | None = None
     event_time_from: str | None = option_field(
         None,
         "eventTimeFrom",
@@ -362,8 +362,8 @@ def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1", zon
     return FrameOptions(**arguments(FrameOptions, values) | own)
 
 
-def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
-    """Return the range of `eventTimeFrom` and `eventTimeUntil`."""
+def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange | None:
+    """Return the range of `eventTimeFrom` and `eventTimeUntil`; None if neither is given."""
     from_text, until_text = values["eventTimeFrom"], values["eventTimeUntil"]
     bounds = _time("eventTimeFrom", from_text, zone), _time("eventTimeUntil", until_text, zone)
     try:
@@ -378,7 +378,7 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange:
             f"option overlap = {found.overlap!r} is for records outside of a range of event times; give eventTimeFrom "
             "or eventTimeUntil as well"
         )
-    return found
+    return found or None
 
 
 def _time(option: str, written: str | None, zone: str | None) -> int | None:

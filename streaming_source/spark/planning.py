@@ -135,8 +135,10 @@ class StreamPlanning:
             self._standstill.begin_batch()
             offset = self._codec.encode(after, coordinator.explain())
             offset[WHY][NOTE] = note.name
-            log_id = self._late_log_id(start)
-            return offset if log_id is None else {**offset, LATE_LOG: log_id}
+            # Offsets have the id of the late log from the first micro-batch that may route.
+            if LATE_LOG in start or self._options.late == "route":
+                offset[LATE_LOG] = start.get(LATE_LOG) or _new_late_log()
+            return offset
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """Return what to read between two offsets; it depends on the offsets alone."""
@@ -165,6 +167,7 @@ class StreamPlanning:
                 report_run = self._reports.run_id
             if not shares and row_us is not None:
                 shares = [[]]
+            host = coordinator.host
             generators = ended.generators_since(begun) if coordinator.runtime.reads_on else {}
             return [
                 AlignedInputPartition(
@@ -175,7 +178,7 @@ class StreamPlanning:
                     subtask_id=subtask_id,
                     batch=ended.sequence,
                     # A partition without splits creates no reader: its events wait.
-                    events=tuple(coordinator.host.take_events(subtask_id)) if splits else (),
+                    events=tuple(host.take_events(subtask_id)) if splits and host.events else (),
                     time_limit_us=limit_us,
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
@@ -288,15 +291,6 @@ class StreamPlanning:
         finally:
             self._turn.release()
 
-    def _late_log_id(self, start: Offset) -> str | None:
-        """Return the id of the query's late log; offsets have it from the first micro-batch that may route."""
-        if LATE_LOG in start or self._options.late != "route":
-            return start.get(LATE_LOG)
-        # Imported here: few queries route late records.
-        from streaming_source.spark.late_log import new_log_id
-
-        return new_log_id()
-
     def _late_log(self, offset: Offset) -> LateLog | None:
         """Return the late log that an offset refers to; None for an offset without a late log."""
         log_id = offset.get(LATE_LOG)
@@ -386,6 +380,13 @@ def _report_directory(source: Source[Any, Any], location: str | None) -> ReportD
     directory = ReportDirectory(place_of(source, location))
     directory.begin()
     return directory
+
+
+def _new_late_log() -> str:
+    # Imported here: few queries route late records.
+    from streaming_source.spark.late_log import new_log_id
+
+    return new_log_id()
 
 
 def _recorder(folder: str | None, source: Source[Any, Any]) -> Recorder | None:

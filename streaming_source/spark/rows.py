@@ -112,7 +112,7 @@ class RowShaper:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
         extracted = self._extracted(batch, source_timestamps)
         # A look at one record, and in a process one warning: the planner does not know the times of all sources.
-        if len(extracted) and (warning := unit_warning(self.assigner, int(extracted.values[0]))):
+        if batch.num_rows and (warning := unit_warning(self.assigner, int(extracted.values[0]))):
             _warn_once(warning.partition(" is ")[0], warning)
         wanted = self.options.times
         outside = wanted.outside(extracted.values) if wanted else None
@@ -120,7 +120,7 @@ class RowShaper:
         records = _Records(split_id, batch, times, source_timestamps, positions, self.announced)
         if self.observed is not None:
             counted = times
-            if wanted.from_us is not None:
+            if wanted is not None and wanted.from_us is not None:
                 values = wanted.without_earlier(times.values)
                 counted = EventTimes.of(values, values != NO_TIMESTAMP)
             if first := self.observed.see(split_id, batch, counted, records.positions):
@@ -155,7 +155,7 @@ class RowShaper:
         return times
 
     def _valid(self, times: EventTimes, latest: int | Int64Array) -> EventTimes:
-        if not len(times):
+        if not times.values.size:
             return times
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
         # Records without a time hold the smallest integer, so that any of them leads to the slower path below.
@@ -170,6 +170,7 @@ class RowShaper:
         `times`, `int64[n]`, are their event times, valid or not.
         """
         wanted = self.options.times
+        assert wanted is not None, "without a range nothing lies outside"
         if wanted.overlap == "fail":
             # Here and not above: a task that fails is the only one that needs it.
             from streaming_source.coordinator.overlap import refusal

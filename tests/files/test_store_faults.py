@@ -132,7 +132,7 @@ class _FaultyFile:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.api.retries._FIRST_BACKOFF_S", 0.001)
+    monkeypatch.setattr("streaming_source.api.clients._FIRST_BACKOFF_S", 0.001)
     monkeypatch.setattr(faults, "RETRY_S", 2.0)
 
 

@@ -1,9 +1,21 @@
-"""What the house measures and must stay as it is: `python -m tests.project.house` prints all figures."""
+"""What the house measures and does not get worse: `python -m tests.project.house` prints all figures."""
 
 from __future__ import annotations
 
-from tests.project.house import constructor_calls, inits_with_code
+from typing import Any
+
+import pytest
+
+from tests.project.house import FEATURES, MOST, PROCESSES, constructor_calls, features, in_process, inits_with_code
 from tests.project.test_import_rule import ROOT, Module, modules
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in PROCESSES:
+        found |= in_process(name)
+    return found
 
 
 def test_an_init_exports_and_defines_nothing_of_its_own() -> None:
@@ -23,3 +35,19 @@ def test_a_constructor_call_by_position_is_found() -> None:
 def test_a_constructor_is_given_many_arguments_by_their_names() -> None:
     crowded = [(module.name, *call) for module in modules(ROOT) for call in constructor_calls(module.source)]
     assert not crowded
+
+
+@pytest.mark.parametrize("name", [name for name in MOST if name.startswith(("modules", "calls"))])
+def test_a_process_loads_and_calls_no_more_than_it_did(figures: dict[str, Any], name: str) -> None:
+    assert figures[name] <= MOST[name], f"{name}: {figures[name]}; import what few use where it is used"
+
+
+def test_a_micro_batch_enters_no_feature_that_no_option_sets(figures: dict[str, Any]) -> None:
+    assert figures["entered"] == []
+
+
+def test_a_feature_that_is_entered_is_found() -> None:
+    called = ["streaming_source.gateway.server:GatewayServer.start", "alignment.index.blocks:BlockTable.limit_times"]
+    assert features(called) == ["gateway", "maxFutureSkew"]
+    assert features(["alignment.engine:Engine.plan"]) == []
+    assert len(FEATURES) > 12

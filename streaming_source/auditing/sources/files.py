@@ -26,7 +26,6 @@ from streaming_source.checkpoint.source_offsets import parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
-from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError
 
@@ -270,7 +269,6 @@ def _format_of(uri: str, options: Mapping[str, str]) -> FileFormat:
                 "-o fileFormat=parquet, orc, json, csv or text"
             )
         given["fileFormat"] = _FORMATS[ending] or ending
-    fmt = format_of(FORMAT_OPTIONS.parse(given))
-    if isinstance(fmt, RecordFormat) and not any(name.lower() == "dataschema" for name in options):
-        return replace(fmt, infer_schema=True)
-    return fmt
+    values = FORMAT_OPTIONS.parse(given)
+    infers = values["fileFormat"] in ("csv", "json") and values["dataSchema"] is None
+    return format_of({**values, "inferSchema": True} if infers else values)

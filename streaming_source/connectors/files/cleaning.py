@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Archives or deletes each file as soon as all its records are committed; does nothing with `cleanSource` = off.
+    """Archives or deletes each file as soon as all its records are committed.
 
     Cleaning is idempotent: a file that is gone counts as cleaned. A file that cannot be moved or deleted is logged, and
     left to the next start. Raises an `OptionError` if the archive is on another file system or where its files would be
@@ -30,11 +30,10 @@ class Cleaner:
     def __init__(
         self, config: FilesConfig, map_on_workers: Callable[[Callable[[str], None], Iterable[str]], Any]
     ) -> None:
-        self.is_on = config.clean_source != "off"
         self._config = config
         self._map_on_workers = map_on_workers
         self._filesystem, self._root = config.root.open()
-        if self.is_on and SinkLog.of(config.root) is not None:
+        if SinkLog.of(config.root) is not None:
             raise OptionError(
                 f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
                 "lists its files; leave cleanSource out, and let the sink's retention remove old files"
@@ -45,8 +44,7 @@ class Cleaner:
 
     def add(self, state: int, path: str) -> None:
         """Add a file, by its path below the root, whose last records the micro-batch before a state reads."""
-        if self.is_on:
-            self._read.append((state, path))
+        self._read.append((state, path))
 
     def commit(self, state: int) -> None:
         """Clean the files of all micro-batches before a state: they are committed."""
@@ -57,8 +55,7 @@ class Cleaner:
 
     def clean(self, paths: Iterable[str]) -> None:
         """Archive or delete files, by their paths below the root."""
-        if self.is_on:
-            self._map_on_workers(self._clean, paths)
+        self._map_on_workers(self._clean, paths)
 
     def _clean(self, relative: str) -> None:
         path = posixpath.join(self._root, relative)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from os import PathLike
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -243,7 +244,7 @@ class FilesConfig(ReadingConfig):
     def max_file_age_us(self) -> int:
         return parse_duration_us(self.max_file_age, name="max_file_age")
 
-    @property
+    @cached_property
     def root(self) -> Selection:
         zone = self.time_zone or UTC
         after = modified_ms("modifiedAfter", self.modified_after, zone)

@@ -264,7 +264,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             newest_ms=new.newest_ms,
         )
         self._append_file(split_id, logged, read)
-        if self._cleaner.is_on:
+        if self._cleaner is not None:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _begin(self, split_id: str) -> FileLog:
@@ -320,9 +320,10 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._finished_logs.clear()
-        for split_id, files in self._unread.items():
-            while files and files[0][1] <= self._positions.get(split_id, 0):
-                self._cleaner.add(checkpoint_id, files.popleft()[0])
+        if self._cleaner is not None:
+            for split_id, files in self._unread.items():
+                while files and files[0][1] <= self._positions.get(split_id, 0):
+                    self._cleaner.add(checkpoint_id, files.popleft()[0])
         return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyarrow import fs
 
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
-from streaming_source.connectors.files.cleaning import Cleaner
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.listing import ListedFile, Lister
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import DataFile, FileBlocks
 from streaming_source.exceptions import DataLossError, FileGoneError, SourceError
+
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.cleaning import Cleaner
 
 __all__ = ["FileSplitEnumerator"]
 
@@ -42,8 +44,13 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         # Statistics are read as fast as records are counted.
         self._may_count_alone = config.indexing == "auto" and not self._format.has_statistics
         self._given = config.given_columns(context.schema)
-        self._cleaner = Cleaner(config, context.map_on_workers)
-        self.cleans_up = self._cleaner.is_on
+        self._cleaner: Cleaner | None = None
+        self.cleans_up = config.clean_source != "off"
+        if self.cleans_up:
+            # Imported here: few sources archive or delete what was read.
+            from streaming_source.connectors.files.cleaning import Cleaner
+
+            self._cleaner = Cleaner(config, context.map_on_workers)
         self._restored: dict[str, FileSplit] = {}
         self._until_ms = checkpoint.until_ms
 
@@ -55,7 +62,8 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         self._restored.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self._cleaner.commit(checkpoint_id)
+        if self._cleaner is not None:
+            self._cleaner.commit(checkpoint_id)
 
     # ---- for directories and finite files ----------------------------------------------------------------------------
 

@@ -133,8 +133,9 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             self._left_out.pop(path, None)
         for file in found.rewritten:
             self._take_rewritten(file)
-        # They were committed, but the source stopped before it could clean them.
-        self._cleaner.clean(found.finished)
+        if self._cleaner is not None:
+            # They were committed, but the source stopped before it could clean them.
+            self._cleaner.clean(found.finished)
         waiting = found.waiting
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
@@ -246,7 +247,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
-        else:
+        elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
@@ -278,8 +279,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         info = self._filesystem.get_file_info(self._path(split.path))
         file = ListedFile.of_info(posixpath.dirname(split.path), info)
         if info.type is fs.FileType.NotFound:
-            with self._config.tolerated():
-                raise self._gone(split)
+            self._config.skip(self._gone(split))
             return file, NO_BLOCKS
         if split.is_rewritten(file):
             self._take_change(file, self._rewritten_while_read(split.path))

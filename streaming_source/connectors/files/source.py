@@ -24,6 +24,8 @@ from streaming_source.data_files.faults import StoreRetries, faults_of
 from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import (
+    FileGoneError,
+    MalformedDataError,
     NoDataError,
     NoSchemaError,
     OffsetError,
@@ -201,8 +203,6 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     given = config.format.fixed_schema if config.data_schema is None else config.data_schema
     if given is not None and config.recursive_file_lookup and config.bounded:
         return given
-    if given is not None and config.recursive_file_lookup and config.bounded:
-        return given
     first: ListedFile | None = None
     directories = set()
     try:
@@ -230,9 +230,11 @@ def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schem
     filesystem, root = config.root.open()
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
-        with config.tolerated():
+        try:
             return config.format.schema_of(StoredFile(filesystem, DataFile(posixpath.join(root, file.relative_path))))
-        return None
+        except (FileGoneError, MalformedDataError) as error:
+            config.skip(error)
+            return None
 
     found: pa.Schema | None = None
     if config.schema_evolution == "addAtRestart":

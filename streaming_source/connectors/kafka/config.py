@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.credentials import credentials_option
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
     any_text,
@@ -18,6 +17,7 @@ from streaming_source.api.options import (
     boolean,
     check_plain_types,
     choice,
+    credentials_option,
     duration_field,
     durations_as_timedelta,
     integer,

@@ -46,7 +46,9 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         self._index = index
         self._schema = schema
         self._strategy = strategy
-        self.first_later = index.first_later
+        # Only one that adds opaque blocks overrides it.
+        if type(index).first_later is not SupportsEventTimeIndex.first_later:
+            self.first_later = index.first_later
 
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """Do nothing: the index is the enumerator, which has them."""
@@ -89,7 +91,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     @property
     def knows_each(self) -> bool:
         # One that cuts opaque blocks does not know all that is in them.
-        return type(self._index).first_later is SupportsEventTimeIndex.first_later
+        return self.first_later is None
 
     def place_of(self, split_id: str, number: int) -> str | None:
         return self._index.place_of(split_id, number)

@@ -1,9 +1,26 @@
 """Formats of files: how each describes event times ahead of reading, and how it decodes rows."""
 
-from streaming_source.data_files.formats.base import FileFormat
-from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
-from streaming_source.data_files.formats.csv import CsvFormat
-from streaming_source.data_files.formats.json import JsonFormat
-from streaming_source.data_files.formats.lines import TextFormat
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alignment.lazy_names import lazy_names
 
 __all__ = ["ArrowFormat", "CsvFormat", "FileFormat", "JsonFormat", "OrcFormat", "ParquetFormat", "TextFormat"]
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.formats.base import FileFormat
+    from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
+    from streaming_source.data_files.formats.csv import CsvFormat
+    from streaming_source.data_files.formats.json import JsonFormat
+    from streaming_source.data_files.formats.lines import TextFormat
+
+if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
+    _HOMES = {
+        ".base": ["FileFormat"],
+        ".columnar": ["ArrowFormat", "OrcFormat", "ParquetFormat"],
+        ".csv": ["CsvFormat"],
+        ".json": ["JsonFormat"],
+        ".lines": ["TextFormat"],
+    }
+    __getattr__ = lazy_names(__name__, _HOMES)

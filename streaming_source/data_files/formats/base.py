@@ -184,8 +184,8 @@ def _times(
     source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
 ) -> Iterator[tuple[Int64Array, int]]:
     """Yield `(event times, place)` of each chunk that has some of the rows."""
-    if assigner.columns is not None:
-        needed = {top_level_column(column, schema.names) for column in assigner.columns}
+    if (columns := assigner.columns) is not None:
+        needed = {top_level_column(column, schema.names) for column in columns}
         schema = pa.schema([field for field in schema if field.name in needed])
     for chunk, batch, _ in _decoded(source, rows, schema):
         try:
@@ -225,8 +225,8 @@ def _stored(
     """Yield as `_decoded` does, for rows given by their numbers in the file."""
     if rows.start >= rows.stop:
         return
-    file, end = rows.file, 0
-    own, given = file.own(schema), file.file.given
+    file, given, end = rows.file, rows.file.file.given, 0
+    own = file.own(schema) if given else schema
     for chunk in source.chunks(own, rows):
         end = chunk.first + chunk.rows
         begin, last = max(rows.start - chunk.first, 0), min(rows.stop - chunk.first, chunk.rows)
@@ -235,7 +235,9 @@ def _stored(
             batch, dropped = source.decoded(decoded, own)
             part = chunk._replace(first=chunk.first + begin, rows=last - begin)
             begin = part.first - decoded.first
-            batch = with_given(batch.slice(begin, part.rows), schema, given)
+            batch = batch.slice(begin, part.rows)
+            if given:
+                batch = with_given(batch, schema, given)
             yield part, batch, None if dropped is None else dropped[begin : begin + part.rows]
         if end >= rows.stop:
             return

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
-from typing import ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,10 @@ from streaming_source.data_files.evolution import check_columns, check_distinct,
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
 from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
-from streaming_source.data_files.stored_names import StoredNames
 from streaming_source.exceptions import MalformedDataError
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.stored_names import StoredNames
 
 __all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
 
@@ -35,7 +37,7 @@ class _ColumnarFile(OpenFile):
         self.path = path
         self.schema = schema
         # Names that are not UTF-8 raise a `UnicodeDecodeError` here.
-        self.columns = tuple(names_in(schema))
+        self.columns = names_in(schema)
         self._name_of_format = name_of_format
 
     @abstractmethod
@@ -78,15 +80,16 @@ class _ColumnarFormat(FileFormat):
 
     @contextmanager
     def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[_ColumnarFile]:
+        path = file.path
         with opened(file) as stream:
             with malformed_as(
-                f"{file.path} is not a readable {self.title} file",
+                f"{path} is not a readable {self.title} file",
                 ". If it is still being written, write it under a name that begins with _ or . and rename it when it "
                 "is complete",
             ):
                 found = self._open(file, stream)
             of_table = bool(file.file.origin)
-            check_columns(file.path, found.schema_for(schema), schema, may_lack_all=of_table)
+            check_columns(path, found.schema_for(schema), schema, may_lack_all=of_table)
             yield found
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
@@ -260,8 +263,8 @@ class _ParquetFile(_ColumnarFile):
         self._file = pq.ParquetFile(stream, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0)
         self._size = stream.size()
         self._footer = self._file.metadata
-        schema, self._names = self._in_utc(self._file.schema_arrow), StoredNames.of(file.file.stored)
-        super().__init__(file.path, "parquet", self._names.known_as(schema))
+        schema, self._names = self._in_utc(self._file.schema_arrow), _names_of(file)
+        super().__init__(file.path, "parquet", schema if self._names is None else self._names.known_as(schema))
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
@@ -297,8 +300,10 @@ class _ParquetFile(_ColumnarFile):
         name = assigner.statistics_column
         if name is None or top_level_column(name, given) in given:
             return None
-        columns, stored = self._footer.schema, self._names.path_in(self._file.schema_arrow, name)
-        places = [i for i in range(len(columns)) if columns.column(i).path == stored]
+        if self._names is not None:
+            name = self._names.path_in(self._file.schema_arrow, name)
+        columns = self._footer.schema
+        places = [i for i in range(len(columns)) if columns.column(i).path == name]
         # A column `a.b` and the field `b` of a column `a` have the same path.
         return places[0] if len(places) == 1 else None
 
@@ -339,8 +344,10 @@ class _ParquetFile(_ColumnarFile):
         return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        stored = self._names.stored_as(self._file.schema_arrow, columns)
-        for batch in map(self._names.renamed, self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=stored)):
+        names = self._names
+        stored = list(columns) if names is None else names.stored_as(self._file.schema_arrow, columns)
+        for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=stored):
+            batch = read if names is None else names.renamed(read)
             schema = pa.schema([self.schema.field(name) for name in batch.schema.names])
             yield batch if batch.schema.equals(schema) else batch.cast(schema)
 
@@ -365,6 +372,15 @@ class _ParquetFile(_ColumnarFile):
         return MalformedDataError(
             f"{self.path} is not a readable Parquet file: its footer contradicts itself: {what}; write it again"
         )
+
+
+def _names_of(file: StoredFile) -> StoredNames | None:
+    if file.file.stored is None:
+        return None
+    # Imported here: few tables have columns that were renamed.
+    from streaming_source.data_files.stored_names import StoredNames
+
+    return StoredNames(file.file.stored)
 
 
 def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.Field:
