@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alignment.explain import Cause, Explanation
-from streaming_source.connectors.kafka.outage import Outage
+from streaming_source.connectors.kafka.faults import Outage
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.monitoring.report import WatermarkReport
 from tests.kafka.broker import KafkaBroker

@@ -18,9 +18,8 @@ from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
-from streaming_source.connectors.kafka.faults import BrokerRetries
+from streaming_source.connectors.kafka.faults import BrokerRetries, Outage
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
-from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,

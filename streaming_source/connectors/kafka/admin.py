@@ -1,14 +1,15 @@
-"""Topics, offsets and ends of logs, of all partitions at once."""
+"""Topics, offsets and ends of logs, of all partitions at once; and whether topics are still the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from streaming_source.api import KeptClients
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.faults import (
     GONE,
@@ -16,16 +17,16 @@ from streaming_source.connectors.kafka.faults import (
     REFUSALS,
     SILENCE,
     BrokerRetries,
+    Outage,
     TopicsRefusedError,
     code_of,
     is_answer,
 )
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
-from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 
-__all__ = ["FoundRecord", "KafkaAdmin"]
+__all__ = ["FoundRecord", "KafkaAdmin", "TopicCheck", "replaced_topics"]
 
 T = TypeVar("T")
 
@@ -294,3 +295,44 @@ def _led(part: Any) -> str:
     if part.leader is not None:
         return f"its leader is broker {part.leader.id} at {part.leader.host}:{part.leader.port}"
     return f"its replicas are on brokers {', '.join(str(node.id) for node in part.replicas)}"
+
+
+# ---- ids of topics ---------------------------------------------------------------------------------------------------
+
+
+def replaced_topics(brokers: KafkaAdmin, ids: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of topics that are gone, or have another id than the given one; an empty id is not compared.
+
+    One call, O(partitions of these topics). What was fetched before the call from any other topic belongs to it.
+    """
+    names = tuple(sorted(name for name, topic_id in ids.items() if topic_id))
+    if not names:
+        return frozenset()
+    found = {topic.name: topic.topic_id for topic in brokers.topics(Subscription("subscribe", names))}
+    return frozenset(name for name in names if name not in found or (found[name] and found[name] != ids[name]))
+
+
+class TopicCheck:
+    """Compares the ids of topics for a reader, over a connection that is kept for the next one.
+
+    Raises a `SourceError` if the brokers do not answer for `patience_s`.
+    """
+
+    def __init__(self, config: ClientConfig, clients: KeptClients, patience_s: float) -> None:
+        self._key = "kafka-topic-ids", config, patience_s
+        self._clients = clients
+        self._brokers: KafkaAdmin | None = None
+
+    def replaced(self, topics: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """Return the names that `replaced_topics` finds among `(name, id)`."""
+        ids = dict(topics)
+        if self._brokers is None and any(ids.values()):
+            _, config, patience_s = self._key
+            self._brokers = self._clients.take(self._key, lambda: KafkaAdmin(config, BrokerRetries(patience_s)))
+        return frozenset() if self._brokers is None else replaced_topics(self._brokers, ids)
+
+    def close(self) -> None:
+        """Keep the connection for the next reader."""
+        brokers, self._brokers = self._brokers, None
+        if brokers is not None:
+            self._clients.keep(self._key, brokers, brokers.close)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from streaming_source.api.credentials import Credentials
-from streaming_source.connectors.kafka.connection_fixes import fix_of, fix_of_right
+from streaming_source.connectors.kafka.faults import fix_of, fix_of_right
 from streaming_source.connectors.kafka.java_settings import translated
 from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError, SourceError

@@ -20,18 +20,16 @@ from streaming_source.api import (
     SplitsAssignment,
     SupportsEventTimeIndex,
 )
-from streaming_source.connectors.kafka.admin import KafkaAdmin
+from streaming_source.connectors.kafka.admin import KafkaAdmin, replaced_topics
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.faults import BrokerRetries, report_loss
+from streaming_source.connectors.kafka.faults import BrokerRetries, Outage, report_loss
 from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
-from streaming_source.connectors.kafka.outage import Outage
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.retention import RetentionWatch
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
 from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
-from streaming_source.connectors.kafka.topic_ids import replaced_topics
 
 __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
 

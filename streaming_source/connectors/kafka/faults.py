@@ -1,9 +1,15 @@
-"""Errors of the client: which are repeated, which are hopeless, and what is done about records that are lost."""
+"""Errors of the client: which are repeated, what a user can do about the others, and since when no broker answers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,8 +24,11 @@ __all__ = [
     "REFUSALS",
     "SILENCE",
     "BrokerRetries",
+    "Outage",
     "TopicsRefusedError",
     "code_of",
+    "fix_of",
+    "fix_of_right",
     "is_answer",
     "report_loss",
 ]
@@ -91,3 +100,150 @@ def report_loss(what: str, to_go_on: str, *, fails: bool) -> None:
     if fails:
         raise DataLossError(f"{what}. Start with a new checkpointLocation, or set failOnDataLoss = false {to_go_on}")
     _log.warning("%s; reading goes on, since failOnDataLoss = false", what)
+
+
+# ---- what a user can do ----------------------------------------------------------------------------------------------
+
+
+_LOGIN: Final = (
+    "The broker was reached and refuses the login: check kafka.sasl.username, kafka.sasl.password and "
+    "kafka.sasl.mechanism, or kafka.sasl.jaas.config, which has all three in Java's form"
+)
+_TOKEN: Final = (
+    "The broker was reached and refuses the token: check for whom option tokenProvider, or kafka.sasl.oauthbearer.*, "
+    "makes it, and when it expires"
+)
+_PROBE_S: Final = 2.0
+
+
+def fix_of(report: str, settings: Mapping[str, str]) -> str:
+    """Return the sentence for an error that a client reports, by its settings; empty if none fits.
+
+    If a certificate was refused, the first broker is connected to once more, to find out whether its name is the cause.
+    """
+    if "Unsupported SASL mechanism" in report:
+        return "Set kafka.sasl.mechanism to one of the broker's mechanisms"
+    if re.search(r"SASL authentication error|Authentication failed|AUTHENTICATION_FAILED", report):
+        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+        return _TOKEN if mechanism == "OAUTHBEARER" else _LOGIN
+    if "TOPIC_EXCEPTION" in report:
+        return "Names of topics have up to 249 letters, digits, '.', '_' and '-': correct the option that names it"
+    if "mac verify failure" in report:
+        return "kafka.ssl.keystore.password does not open the file of kafka.ssl.keystore.location: give its password"
+    if re.search(r"bad decrypt|bad password", report):
+        return "kafka.ssl.key.password does not open the private key: give its password"
+    if "certificate verify failed" in report:
+        return _of_certificate(settings)
+    if found := re.search(r"\bssl\.[\w.]*location\b", report):
+        name, path = found[0], settings.get(found[0], "")
+        if not Path(path).exists():
+            return (
+                f"There is no file {path!r} on this host: set kafka.{name} to one that is on the driver's host and on "
+                "every executor"
+            )
+        return (
+            f"The file {path!r} of kafka.{name} is of another format, or may not be read: see docs/from-spark-kafka.md"
+        )
+    return ""
+
+
+def fix_of_right(right: str, topics: Iterable[str]) -> str:
+    """Return the sentence for topics on which a right is missing: `Describe` to look them up, `Read` to read them."""
+    names = sorted(set(topics))
+    on = f"topic{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
+    unknown = " or there is no such topic, which brokers do not tell apart" if right == "Describe" else ""
+    command = f"kafka-acls --add --allow-principal User:NAME --operation Read --topic {names[0]}"
+    return (
+        f"The user of this query lacks the right {right} on {on}{',' if unknown else ''}{unknown}: let an "
+        f"administrator give the right Read, which has Describe in it, by {command!r}"
+    )
+
+
+def _of_certificate(settings: Mapping[str, str]) -> str:
+    host, _, port = settings.get("bootstrap.servers", "").split(",")[0].strip().rpartition(":")
+    authority = (
+        "The broker's certificate is signed by no authority that is known here: set kafka.ssl.ca.location to the "
+        "certificate of the one that signed it (PEM)"
+    )
+    name = (
+        f"The broker's certificate is trusted, but not for the name {host!r}: use a name of the certificate in "
+        "kafka.bootstrap.servers and in the broker's advertised.listeners; or set "
+        "kafka.ssl.endpoint.identification.algorithm = none to accept any name"
+    )
+    try:
+        context = ssl.create_default_context(cafile=settings.get("ssl.ca.location") or None)
+        context.check_hostname = False
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as connection:
+            context.wrap_socket(connection).close()
+    except ssl.SSLCertVerificationError:
+        return authority
+    except (OSError, ValueError):
+        return f"{authority}. Or the certificate is not for the name in kafka.bootstrap.servers: use one that it has"
+    return name
+
+
+# ---- brokers that do not answer --------------------------------------------------------------------------------------
+
+
+_SILENT_S: Final = 2.0
+"""A call that waits for less is no outage."""
+
+
+class Outage:
+    """Measures for how long a cluster has been silent: since the first call that no broker has answered.
+
+    `brokers` are the addresses that the user gave; after `patience_s` the query fails. Used by all clients of one
+    planner, from any thread.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        patience_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._brokers = brokers
+        self._patience_s = patience_s
+        self._clock, self._wall_clock = clock, wall_clock
+        self._lock = threading.Lock()
+        # The time of that call by both clocks.
+        self._since: tuple[float, float] | None = None
+        self._why = ""
+        self._is_logged = False
+
+    def begin(self) -> None:
+        """Record that a call is made."""
+        with self._lock:
+            self._since = self._since or (self._clock(), self._wall_clock())
+
+    def fail(self, why: str) -> None:
+        """Record that no broker has answered."""
+        with self._lock:
+            self._why = f" ({why})"
+
+    def end(self) -> None:
+        """Record that a broker has answered."""
+        with self._lock:
+            was_logged, self._since, self._why, self._is_logged = self._is_logged, None, "", False
+        if was_logged:
+            _log.warning("the Kafka brokers at %s answer again", self._brokers)
+
+    def description(self) -> str | None:
+        """Describe the outage, with what follows from it; None while brokers answer. Logs it once."""
+        with self._lock:
+            if self._since is None or self._clock() - self._since[0] < _SILENT_S:
+                return None
+            since, until = (_time_of_day(at) for at in (self._since[1], self._since[1] + self._patience_s))
+            text = (
+                f"no Kafka broker at {self._brokers} has answered since {since}{self._why}; if none does, the query "
+                f"fails at {until} (brokerTimeout), and goes on from its checkpoint when it is started again"
+            )
+            is_new, self._is_logged = not self._is_logged, True
+        if is_new:
+            _log.warning("%s. See that they run, and can be reached from the driver", text)
+        return text
+
+
+def _time_of_day(seconds: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

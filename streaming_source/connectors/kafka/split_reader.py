@@ -19,6 +19,7 @@ from streaming_source.api import (
     SplitsAddition,
     SplitsChange,
 )
+from streaming_source.connectors.kafka.admin import TopicCheck
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.consumer import PartitionConsumer
 from streaming_source.connectors.kafka.faults import GONE, OF_GROUPS, report_loss
@@ -26,7 +27,6 @@ from streaming_source.connectors.kafka.log_ends import LogEnds
 from streaming_source.connectors.kafka.records import MessageColumns, Run, runs_of
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
-from streaming_source.connectors.kafka.topic_ids import TopicCheck
 from streaming_source.exceptions import SourceError
 
 __all__ = ["KafkaSplitReader"]

@@ -18,13 +18,12 @@ import numpy as np
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
+from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, replaced_topics
 from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.retention import NextOffset
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
-from streaming_source.connectors.kafka.topic_ids import replaced_topics
 
 __all__ = ["Looked", "TimeIndex"]
 
