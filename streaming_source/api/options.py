@@ -111,15 +111,16 @@ class OptionSet:
         return iter(self._options.values())
 
     def __or__(self, other: OptionSet) -> OptionSet:
-        sets = [one for one in (self, other) if one._more is not None]
+        more = [one._more for one in (self, other) if one._more is not None]
         return OptionSet(
             [*self._options.values(), *other._options.values()],
             {**self._foreign, **other._foreign},
-            more=(lambda: [option for one in sets for option in one]) if sets else None,
+            more=(lambda: [option for load in more for option in load()]) if more else None,
         )
 
     def _load_more(self) -> Sequence[Option]:
-        found = () if self._more is None else self._more()
+        """Return the options that were not known before."""
+        found = [option for option in self._more() if option.name.lower() not in self._options] if self._more else []
         self._more = None
         self._options.update((option.name.lower(), option) for option in found)
         return found

@@ -14,6 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.exceptions import MalformedDataError, NoDataError, OptionError, SchemaError
+from streaming_source.spark.options import STRATEGY_OPTIONS
 from tests.spark.reading import data_source, micros, put, read_all, read_batch, stamps
 
 FRAME = StructType().add("t", TimestampType()).add("n", LongType())
@@ -60,6 +61,17 @@ def source(**options: Any) -> FileSource:
 def test_what_a_format_does_not_take_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         source(**options)
+
+
+@pytest.mark.parametrize("first", ["path", "header"])
+def test_options_that_are_imported_when_one_is_given_change_no_other(first: str) -> None:
+    given = {"path": "/data", "header": "true", "fileFormat": "csv", "maxDrift": "1 minute"}
+    # As a frame has it: the options of every format, and those of this one.
+    options = STRATEGY_OPTIONS | FileSource.options()
+    parsed = options.parse({first: given[first], **given})
+    assert (parsed["path"], parsed["fileFormat"], parsed["header"]) == ("/data", "csv", True)
+    assert parsed["maxDrift"] == 60_000_000
+    assert {option.name for option in options} >= {"delimiter", "path", "maxDrift"}
 
 
 def test_options_make_the_format() -> None:
