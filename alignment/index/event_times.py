@@ -191,10 +191,11 @@ class EventTimeIndex:
 
         Only of the splits that are `wanted` (`bool[n]`, default all). `MAX_WATERMARK` where nothing with a valid event
         time is unread, or nothing wanted. Blocks count with their minimum; of one that is partly read, which is loaded,
-        only the rest does. `NO_TIMESTAMP` where a block follows of which it is not known, as of an opaque one.
+        only the rest does. A block of which it is not known is loaded once. `NO_TIMESTAMP` where an opaque one follows.
         """
         block, unread = self._current_block(positions)
         unread = unread if wanted is None else unread[wanted[unread]]
+        self._find_earliest(block[unread], self._table.stop[unread])
         result = np.full(len(self._table.order), MAX_WATERMARK, np.int64)
         result[unread] = self._table.suffix_earliest[block[unread]]
         begun = unread[
@@ -207,6 +208,21 @@ class EventTimeIndex:
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
             result[begun[part]] = np.minimum(result[begun[part]], np.minimum.reduceat(timed, starts))
         return result
+
+    def _find_earliest(self, begin: Int64Array, stop: Int64Array) -> None:
+        """Load the blocks of these runs of which the earliest valid event time is not known. O(m) where there are any.
+
+        An invalid event time is the smallest of its block, by which bounds alone do not show the earliest valid one.
+        """
+        if (self._table.suffix_earliest[begin] > NO_TIMESTAMP).all():
+            return
+        blocks = ranges(begin, stop)
+        of = self._table.blocks
+        unknown = blocks[(of.earliest[blocks] == NO_TIMESTAMP) & (of.opaque[blocks] == LOADED)]
+        for block in unknown.tolist():
+            self._loaded.tighten(block)
+        if unknown.size:
+            self._table.derive()
 
     def end_of(self, split_id: str) -> int:
         """Return the position after the last known record of a split. O(1)."""

@@ -93,7 +93,12 @@ class SimulatedSource:
 
     def __init__(self, scenario: SourceScenario, records: Records, faults: Faults, chance: np.random.Generator) -> None:
         self.scenario, self.records = scenario, records
-        self.rules = PlanningRules(scenario.out_of_orderness_us, scenario.max_drift_us, bounded=scenario.bounded)
+        self.rules = PlanningRules(
+            scenario.out_of_orderness_us,
+            scenario.max_drift_us,
+            perfect=scenario.planning is Planning.INDEXED,
+            bounded=scenario.bounded,
+        )
         self._faults, self._chance = faults, chance
         n = scenario.splits
         self._ids = [f"split-{number:0{len(str(n - 1))}d}" for number in range(n)]

@@ -21,10 +21,11 @@ CACHED_TIMES = 7
 
 @dataclass(frozen=True)
 class Block:
-    """Records of one block, and how much looser than they its indexed bounds are."""
+    """Records of one block, how much looser than they its indexed bounds are, and whether its earliest one is told."""
 
     times: tuple[int, ...]
     below: int = 0
+    tells_earliest: bool = True
 
     @property
     def low(self) -> int:
@@ -34,9 +35,10 @@ class Block:
 
     @property
     def earliest(self) -> int:
-        """No valid event time is before this."""
+        """No valid event time is before this, by bounds or, where these do not tell it, by the records themselves."""
         valid = [time for time in self.times if time != NO_TIMESTAMP]
-        return max(min(valid) - self.below, NO_TIMESTAMP + 1) if valid else MAX_WATERMARK
+        below = self.below if self.tells_earliest else 0
+        return max(min(valid) - below, NO_TIMESTAMP + 1) if valid else MAX_WATERMARK
 
     @property
     def high(self) -> int:
@@ -185,7 +187,9 @@ class PlannedSource:
 
     def _index_block(self, index: EventTimeIndex, split_id: str, block: Block, start: int) -> None:
         """Tell a block without its first records."""
-        index.append(split_id, len(block.times) - start, block.low, block.high, block.earliest)
+        earliest = block.earliest if block.tells_earliest else NO_TIMESTAMP
+        low = block.low if block.tells_earliest else NO_TIMESTAMP
+        index.append(split_id, len(block.times) - start, low, block.high, earliest)
 
     @property
     def knows_unread(self) -> bool:

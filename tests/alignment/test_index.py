@@ -160,8 +160,8 @@ def test_a_block_is_loaded_once_as_long_as_it_is_kept() -> None:
 
 def test_the_earliest_time_of_a_begun_block_is_that_of_its_rest() -> None:
     records = Records({"a": [Block((1, 9, 6)), Block((8,))], "b": [Block((3, NO_TIMESTAMP))]})
-    assert records.index.earliest_times(at(0, 0)).tolist() == [1, NO_TIMESTAMP]
-    assert records.loaded == []
+    assert records.index.earliest_times(at(0, 0)).tolist() == [1, 3]
+    assert records.loaded == [("b", 0, 2)]
     assert records.index.earliest_times(at(1, 1)).tolist() == [6, MAX_WATERMARK]
     assert records.index.earliest_times(at(1, 1), np.array([False, True])).tolist() == [MAX_WATERMARK] * 2
 

@@ -140,6 +140,14 @@ def test_a_record_without_an_event_time_hides_none_that_has_one() -> None:
     assert source.plan().late.tolist() == [0, 0]
 
 
+def test_where_the_earliest_event_time_is_not_told_the_block_is_looked_into() -> None:
+    source = a_source(PlanningRules(0, perfect=True), a=[10], b=[20])
+    source.append("a", [Block((90, 91)), Block((NO_TIMESTAMP, 12, 95), tells_earliest=False)])
+    source.plan(max_rows=3)
+    assert source.combined == 11
+    assert source.plan().late.tolist() == [0, 0]
+
+
 def test_when_all_that_is_there_was_read_the_watermark_is_that_of_the_furthest() -> None:
     source = a_source(PlanningRules(2), a=[10, 20], b=[10, 90], c=[10, 40])
     for split in source.naive.values():

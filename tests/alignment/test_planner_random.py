@@ -21,7 +21,8 @@ NONE = st.just(NO_TIMESTAMP)
 
 def blocks(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Block]]:
     loose = st.sampled_from([0, 0, 0, 1, 8])
-    block = st.builds(Block, st.lists(times, min_size=1, max_size=5).map(tuple), loose)
+    told = st.sampled_from([True, True, True, False])
+    block = st.builds(Block, st.lists(times, min_size=1, max_size=5).map(tuple), loose, told)
     return st.lists(block, min_size=1, max_size=3)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +10,9 @@ import pytest
 
 from streaming_source.connectors.tables import enumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, OptionError
+from tests.iceberg.by_spark import call_by_spark
 from tests.iceberg.commits import compact, edit_metadata, expire_as_java
 from tests.iceberg.tables import SECOND, append, batch_times, create, harness, later, times
-from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
-
-
-def expire_by_spark(python: str, folder: Path, stay: int) -> None:
-    """Run Spark's procedure in a Python with PySpark 4.1."""
-    try:
-        jars = ",".join(map(str, Artifacts(Path(__file__).with_name("iceberg-spark.xml")).jars()))
-    except ArtifactsMissingError as error:
-        pytest.skip(str(error))
-    command = [python, str(Path(__file__).with_name("expire_by_spark.py")), jars, str(folder), str(stay)]
-    own = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    others = {name: value for name, value in os.environ.items() if name not in ("SPARK_HOME", "PYTHONPATH")}
-    done = subprocess.run(command, env=others | own, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_fresh_stream_has_the_rows_of_snapshots_that_have_expired(tmp_path: Path) -> None:
@@ -85,9 +70,7 @@ def test_a_stream_that_began_on_an_empty_table_names_what_has_expired_since(tmp_
 @pytest.mark.spark
 @pytest.mark.soak
 def test_what_the_procedure_of_spark_lets_expire_is_gone_on_from_or_named(tmp_path: Path) -> None:
-    """By `ICEBERG_PYTHON`, as in `test_take_over`: it leaves what `expire_as_java` leaves."""
-    if (python := os.environ.get("ICEBERG_PYTHON")) is None:
-        pytest.skip("ICEBERG_PYTHON is not set: the path of a Python with PySpark 4.1")
+    """It leaves what `expire_as_java` leaves."""
     table = create(tmp_path)
     nothing, two = harness(tmp_path), harness(tmp_path)
     nothing.run()
@@ -95,7 +78,8 @@ def test_what_the_procedure_of_spark_lets_expire_is_gone_on_from_or_named(tmp_pa
     two.run()
     appends += [append(table, [second * SECOND]) for second in range(2, 5)]
 
-    expire_by_spark(python, tmp_path, 3)
+    older = "older_than => TIMESTAMP '2100-01-01 00:00:00'"
+    call_by_spark(tmp_path, f"expire_snapshots(table => 'db.t', {older}, retain_last => 3)")
 
     assert [one.snapshot_id for one in table.refresh().metadata.snapshots] == appends[2:]
     two.restart()

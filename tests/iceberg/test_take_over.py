@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,9 +18,9 @@ from streaming_source.cli.main import app
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.spark.offsets import OffsetCodec
 from tests.faults.checks import files_of_sink
+from tests.iceberg.by_spark import run_by_spark
 from tests.iceberg.commits import compact
 from tests.iceberg.tables import SECOND, append, catalog_options, create, harness, properties_in, rows, times
-from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
 from tests.spark.support import available_now
 
 HOUR = 3600 * SECOND
@@ -135,25 +132,14 @@ def test_what_does_not_fit_is_refused_with_what_to_do(tmp_path: Path, table: Tab
 def test_a_windowed_count_goes_on_with_its_state(spark: SparkSession, tmp_path: Path, table: Table) -> None:
     """Each append has the second half of an hour and the first of the next one: without state, halves would come out.
 
-    Iceberg has no runtime for the versions of Spark that this library is for, so `ICEBERG_PYTHON` is a Python with
-    PySpark 4.1; the query goes on with this one.
+    Iceberg has no runtime for the versions of Spark that this library is for, so another Python has PySpark 4.1; the
+    query goes on with this one.
     """
-    if (python := os.environ.get("ICEBERG_PYTHON")) is None:
-        pytest.skip("ICEBERG_PYTHON is not set: the path of a Python with PySpark 4.1")
-    try:
-        jars = ",".join(map(str, Artifacts(Path(__file__).with_name("iceberg-spark.xml")).jars()))
-    except ArtifactsMissingError as error:
-        pytest.skip(str(error))
     count = 24
     parts = [f"p{i % 3}" for i in range(count)]
     for number in range(9):
         append(table, [number * HOUR + HOUR // 2 + i * HOUR // count for i in range(count)], part=parts)
-    environment: dict[str, Any] = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    for name in ("SPARK_HOME", "PYTHONPATH", "JAVA_TOOL_OPTIONS"):
-        environment.pop(name, None)
-    command = [python, str(Path(__file__).with_name("count_by_spark.py")), jars, str(tmp_path), "4"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_by_spark("count_by_spark.py", str(tmp_path), "4")
 
     catalog = {f"catalog.{name}": value for name, value in catalog_options(tmp_path).items()}
     found = streaming_source.audit(

@@ -1,6 +1,7 @@
-"""Let snapshots of a table expire by Spark's own procedure: `python expire_by_spark.py JARS FOLDER COUNT`, which stay.
+"""Call a procedure of Spark's Iceberg on the catalog of a folder: `python call_by_spark.py JARS FOLDER CALL`.
 
-For a Python with PySpark 4.1, as `count_by_spark.py`.
+For a Python with PySpark 4.1, the newest that Iceberg has a runtime for: it has nothing of this project. The catalog is
+that of `tests.iceberg.tables`; in the call it is `tests`, and its table `db.t`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from pyspark.sql import SparkSession
 
 
-def main(jars: str, folder: str, count: str) -> None:
+def main(jars: str, folder: str, call: str) -> None:
     catalog = "spark.sql.catalog.tests"
     session = (
         SparkSession.builder.master("local[1]")
@@ -20,11 +21,11 @@ def main(jars: str, folder: str, count: str) -> None:
         .config(f"{catalog}.type", "jdbc")
         .config(f"{catalog}.uri", f"jdbc:sqlite:{folder}/catalog.db")
         .config(f"{catalog}.warehouse", f"file://{folder}/warehouse")
+        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )
-    arguments = f"table => 'db.t', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => {count}"
-    session.sql(f"CALL tests.system.expire_snapshots({arguments})").collect()
+    session.sql(f"CALL tests.system.{call}").collect()
     session.stop()
 
 
