@@ -51,6 +51,12 @@ class Events:
             times[per_split // 2 - 1 : per_split // 2 + 2] = CUT - 1000, CUT, CUT
         self.first_id = {i: i * per_split for i in range(splits)}
 
+    def rewritten(self, split: int, keep: Callable[[int], bool]) -> list[Row]:
+        """The same in any order, as a compaction or a shuffle leaves a file."""
+        rows = self.of(split, keep)
+        random.Random(split).shuffle(rows)
+        return rows
+
     def of(self, split: int, keep: Callable[[int], bool]) -> list[Row]:
         numbered = enumerate(self.by_split[split].tolist(), self.first_id[split])
         return [(us, record) for record, us in ((number, us) for number, us in numbered) if keep(us)]
@@ -122,7 +128,9 @@ def run_with_kills(root: Path, topic: Topic, seed: int, share: float) -> UnionQu
     """One query to its end while the topic grows, and planners are killed."""
     rng = random.Random(seed)
     events = Events(seed)
-    write_history(root, {f"{i}.parquet": events.of(i, lambda us: us < CUT + HOUR) for i in events.by_split})
+    # What is there is never late, in whatever order a file has it.
+    of_history = events.of if seed % 2 else events.rewritten
+    write_history(root, {f"{i}.parquet": of_history(i, lambda us: us < CUT + HOUR) for i in events.by_split})
     topic.create(partitions=len(events.by_split))
     # An hour before the cut is in the topic as well, an hour behind it in the files as well.
     later = {i: events.of(i, lambda us: us >= CUT - HOUR) for i in events.by_split}
