@@ -260,7 +260,10 @@ def _loader(entries: Sequence[Any]) -> EventTimeLoader:
     def load(split_id: str, start: int, stop: int) -> Int64Array:
         known = loaded[split_id, start, stop]
         if not known:
-            raise InvalidArgumentError(f"the log has no event times of split {split_id!r} from {start} to {stop}")
+            raise InvalidArgumentError(
+                f"the log has no event times of split {split_id!r} from {start} to {stop}: the version that wrote it "
+                "did not need them for its plans, and this one does; record it again"
+            )
         return known.popleft() if len(known) > 1 else known[0]
 
     return load

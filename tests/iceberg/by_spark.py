@@ -40,5 +40,5 @@ def run_by_spark(script: str, *arguments: str) -> None:
     not_its = ("SPARK_HOME", "PYTHONPATH", "JAVA_TOOL_OPTIONS")
     others = {name: value for name, value in os.environ.items() if name not in not_its}
     command = [python, str(Path(__file__).with_name(script)), _jars(), *arguments]
-    done = subprocess.run(command, env=others | own, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=others | own, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

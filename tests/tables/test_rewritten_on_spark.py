@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 EACH, MINUTE = 300, 60 * SECOND
 ROWS = COMMITS * EACH
 WINDOWS = Counter({n * MINUTE: 60 for n in range(ROWS // 60)})
-KILLS = 4
+KILLS, PER_TRIGGER = 3, 500
 
 
 def options_of(kind: str, folder: Path) -> dict[str, str]:
@@ -140,7 +140,7 @@ def test_a_killed_query_counts_every_row_of_a_rewritten_table(kind: str, bound: 
     chance = random.Random(f"{kind} {bound}")
     given = {**options_of(kind, tmp_path), "eventTimeColumn": "ts", "bounded": "true", "maxOutOfOrderness": bound}
 
-    windows, killed = _killed_and_finished(tmp_path, {**given, "maxRowsPerTrigger": "300"}, chance)
+    windows, killed = _killed_and_finished(tmp_path, {**given, "maxRowsPerTrigger": str(PER_TRIGGER)}, chance)
 
     print(f"{kind}, {bound}: {windows.total()} of {ROWS}; {KILLS} kills, {killed} inside a micro-batch")
     assert windows == WINDOWS
@@ -161,7 +161,7 @@ def _killed_and_finished(folder: Path, options: Mapping[str, str], chance: rando
         inside += log.is_inside
     process.finish()
     check_watermarks(checkpoint)
-    assert log.last("commits") >= ROWS // 300
+    assert log.last("commits") >= ROWS // PER_TRIGGER
     windows: Counter[int] = Counter()
     for file in files_of_sink(sink):
         read = pq.ParquetFile(file).read(["us", "count"]).to_pydict()

@@ -250,6 +250,18 @@ def _says_earlier(explanation: Explanation) -> str:
     )
 
 
+def _open_at_once(explanation: Explanation) -> str:
+    """What splits that overlap in event time cost: those that were read further than the watermark lets windows go."""
+    ahead = [split for split in explanation.splits if split.watermark > explanation.watermark]
+    if not ahead or explanation.watermark == MIN_WATERMARK:
+        return ""
+    span_us = max(split.watermark for split in ahead) - explanation.watermark
+    return (
+        f"{counted(len(ahead), 'split')} in work overlap there, read up to {duration_text(span_us)} beyond the "
+        "watermark: streaming-source advise prints how many records such an order keeps as state. "
+    )
+
+
 def _have_windows_earlier(reports: Sequence[Explanation]) -> Iterator[Advice]:
     split = reports[-1].holders[0]
     record = split.earlier
@@ -258,8 +270,9 @@ def _have_windows_earlier(reports: Sequence[Explanation]) -> Iterator[Advice]:
         "lateness",
         f"The record at {record.place} of split {split.split_id!r} is dated {moment(record.time_us)}, and at most "
         f"{counted(split.behind, 'record')} of that split are still to be read up to it. Nothing is lost, and Spark "
-        "keeps the windows in between as state. To have them earlier set lateness=bounded: such records are late then. "
-        "If the event time is wrong, eventTimeFrom leaves out what lies before a time, or correct it at its source.",
+        f"keeps the windows in between as state. {_open_at_once(reports[-1])}To have them earlier set "
+        "lateness=bounded: such records are late then. If the event time is wrong, eventTimeFrom leaves out what lies "
+        "before a time, or correct it at its source.",
     )
 
 
@@ -383,7 +396,8 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
         yield Advice(
             "maxOutOfOrderness",
             f"{counted(disordered.total(), 'record')} of {named(disordered)} came late while their split was being "
-            f"read: out of order by more than maxOutOfOrderness, {format_duration(bounds.out_of_orderness_us)}. "
+            "read: records that are not there yet may be maxOutOfOrderness behind the latest one, "
+            f"{format_duration(bounds.out_of_orderness_us)}, and these were further behind. "
             f"Raise it{_enough(reports)}: streaming_source.advise(frame), or streaming-source advise, prints which "
             "bound covers how many records.",
         )
