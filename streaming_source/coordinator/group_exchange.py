@@ -17,7 +17,8 @@ from alignment.group_events import Progress
 from alignment.membership import Membership
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.group_place import GroupPlace, PlaceError
+from streaming_source.coordinator.group_place import GroupPlace
+from streaming_source.exceptions import SourceError
 
 __all__ = ["GroupExchange"]
 
@@ -195,7 +196,7 @@ class GroupExchange:
             case group_events.Remove():
                 try:
                     self.place.remove(self._group, self.membership.source_id)
-                except PlaceError as error:
+                except SourceError as error:
                     _log.warning("alignment group %r: could not leave: %s; the lease will end", self._group, error)
             case group_events.Warn():
                 _log.warning("alignment group %r: %s", self._group, instruction.text)
@@ -211,7 +212,7 @@ class GroupExchange:
             members = self.place.exchange(
                 self._group, own, lambda member: member.until_us <= now_us or not self._is_alive(member.pid)
             )
-        except PlaceError as error:
+        except SourceError as error:
             return group_events.Unreachable(now_us, str(error))
         self._seen_version = self.place.version() if own is not None else version
         return group_events.Seen(now_us, tuple(members), is_fresh=own is not None)

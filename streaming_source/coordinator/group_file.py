@@ -11,12 +11,12 @@ from typing import Final
 from alignment.group_events import Member
 from streaming_source.coordinator.group_place import (
     GroupPlace,
-    PlaceError,
     member_from_json,
     member_to_json,
     seen_from_another_host,
     this_host,
 )
+from streaming_source.exceptions import SourceError
 
 __all__ = ["GroupFile"]
 
@@ -63,14 +63,14 @@ class GroupFile(GroupPlace):
                         file.execute(_REMOVE, (group, member.source_id))
                 return [member for member in members if member not in gone]
         except sqlite3.Error as error:
-            raise PlaceError(str(error)) from error
+            raise SourceError(str(error)) from error
 
     def remove(self, group: str, source_id: str) -> None:
         try:
             with closing(self._open()) as file, file:
                 file.execute(_REMOVE, (group, source_id))
         except sqlite3.Error as error:
-            raise PlaceError(str(error)) from error
+            raise SourceError(str(error)) from error
 
     def version(self) -> object:
         """Of all groups; some microseconds."""

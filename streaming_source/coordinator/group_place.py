@@ -15,9 +15,8 @@ from uuid import getnode, uuid4
 from alignment.combine import SplitStatus
 from alignment.group_events import Member
 from alignment.groups import Outlook, SourceReport, TriggerPart
-from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupPlace", "PlaceError", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
+__all__ = ["GroupPlace", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
 _PROC: Final = Path("/proc")
 
@@ -26,10 +25,6 @@ _FOREIGN_LEASE_US: Final = 600 * 1_000_000
 
 _ALWAYS_THERE: Final = 0
 """Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
-
-
-class PlaceError(SourceError):
-    """The reports of a group can be neither written nor read now."""
 
 
 def member_to_json(member: Member) -> str:
@@ -62,7 +57,7 @@ class GroupPlace(ABC):
     """Has one small text of each member of each group: the last that the member wrote.
 
     A member writes its own text alone, and reads those of all; any may remove that of a member that is gone. Nothing
-    here must survive the machine: reports are worth their lease. A `PlaceError` is raised where the place cannot be
+    here must survive the machine: reports are worth their lease. A `SourceError` is raised where the place cannot be
     reached. From any thread and process.
     """
 

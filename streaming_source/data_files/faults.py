@@ -70,17 +70,21 @@ def is_transient(error: BaseException) -> bool:
 
 
 class StoreRetries(RetryPolicy):
-    """Repeats calls of a file system that failed with a transient error, in addition to what its client repeats."""
+    """Repeats calls of a file system that failed with a transient error, in addition to what its client repeats.
 
-    def __init__(self) -> None:
-        super().__init__(RETRY_S)
+    `what` is called, for errors; it is repeated `retries` times at most, None for as often as the time allows.
+    """
+
+    def __init__(self, what: str = "", retries: int | None = None) -> None:
+        super().__init__(RETRY_S, retries=retries)
+        self._what = what
 
     def passes(self, error: Exception) -> bool:
         return is_transient(error)
 
     def _raised_for(self, error: Exception) -> Exception:
         if isinstance(error, OSError) and not isinstance(error, AlignmentError | FileNotFoundError):
-            return store_fault(error)
+            return store_fault(error, self._what)
         return error
 
 
@@ -114,7 +118,7 @@ def store_fault(error: OSError, what: str = "", options: str = _OPTIONS) -> Sour
         return StoreUnavailableError(f"{what}the store does not answer: {cause}. Start again when it does, or {fix}")
     if is_refused:
         fix = f"Correct the keys in {options}, or the rights of their user"
-        fix = "Give this process the right to read it" if local else fix
+        fix = "Give this process the right to it" if local else fix
         return StoreError(f"{what}the store refuses access: {cause}. {fix}")
     return StoreError(f"{what}the store failed: {cause}. Correct the path or {options}, or see to the store")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,7 +27,6 @@ __all__ = [
     "StorageOptions",
     "repr_without_secrets",
     "without_secrets",
-    "write_whole",
 ]
 
 _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
@@ -42,9 +40,6 @@ _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
     ("(connect|request)_timeout", float, "a number"),
 )
 """Arguments that are not text: a pattern of their names, how they are parsed, and what they are called in errors."""
-
-_WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
-"""File systems on which a file appears only when it is complete."""
 
 _PREFIX: Final = "storage."
 _CREDENTIALS_OF: Final = (_PREFIX, "kafka.", "schemaRegistry.")
@@ -192,21 +187,6 @@ def repr_without_secrets(value: Any) -> str:
     """Return the `repr` of a dataclass without its `repr=False` fields, and `without_secrets`."""
     shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
     return without_secrets(f"{type(value).__qualname__}({', '.join(shown)})")
-
-
-def write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
-    """Write or replace a file so that it is there whole or not at all."""
-    files.create_dir(posixpath.dirname(path), recursive=True)
-    at_once = files.type_name.removeprefix("py::") in _WRITES_WHOLE_FILES
-    written = path if at_once else posixpath.join(posixpath.dirname(path), f"_{posixpath.basename(path)}")
-    with files.open_output_stream(written) as stream:
-        stream.write(content)
-    if at_once:
-        return
-    if files.type_name != "local" and files.get_file_info(path).type is not fs.FileType.NotFound:
-        # Not every file system moves one file over another.
-        files.delete_file(path)
-    files.move(written, path)
 
 
 @lru_cache(maxsize=64)

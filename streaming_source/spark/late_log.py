@@ -1,41 +1,34 @@
 """The late log: where the late records of each micro-batch are, kept until another query has read them.
 
 Spark keeps the offsets of the latest micro-batches and removes older ones, even if they are still needed. So a query
-with `late=route` logs what it routes in a directory that the user names (`lateLocation`): one entry for each
-micro-batch that routed records, with the states of its splits before and after it, from which the query's own ranges
-are planned again. Records are not copied.
+with `late=route` logs what it routes in a journal at `lateLocation`: one entry for each micro-batch that routed
+records, with the states of its splits before and after it, from which the query's own ranges are planned again. Records
+are not copied.
 
 An entry is written while its micro-batch runs: after Spark has made the offsets of the micro-batch durable, and before
 any of its rows are durable. A micro-batch that runs again writes the same entry again. The query that reads
 `late_records` removes the entries that it has read and committed.
 
-The directory has a folder for each query, named by the log id in the query's offsets, so that a query that begins
-anew does not read the entries of another query.
+Each query has a folder, named by the log id in the query's offsets, so that a query that begins anew does not read the
+entries of another query.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import posixpath
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from pyarrow import ArrowException, fs
-
 from streaming_source.coordinator import SourceState
-from streaming_source.data_files.faults import StoreRetries
-from streaming_source.data_files.stores import Root, without_secrets, write_whole
-from streaming_source.exceptions import DataLossError, OffsetError, StoreUnavailableError
+from streaming_source.data_files.journal import Journal, from_json, to_json
+from streaming_source.exceptions import DataLossError
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["LateEntry", "LateLog", "LatePlace", "new_log_id"]
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _VERSION: Final = 1
 _MANY: Final = 1_000
@@ -79,27 +72,25 @@ class LateEntry(NamedTuple):
 
 
 class LateLog:
-    """The entries of one query, in `location`.
+    """The entries of one query.
 
     Parameters
     ----------
-    location
-        Option `lateLocation`: a directory of any file system.
+    journal
+        Option `lateLocation`: a directory with the logs of any number of queries.
     log_id
         Id of the query's late log, from its offsets.
     codec
         Codec of the source whose states the entries have.
     """
 
-    def __init__(self, location: Root, log_id: str, codec: OffsetCodec) -> None:
-        self._location = location
-        self._log_id = log_id
+    def __init__(self, journal: Journal, log_id: str, codec: OffsetCodec) -> None:
+        self._journal = journal.within(log_id)
         self._codec = codec
-        self._retries = StoreRetries()
         self._written = 0
 
     def __str__(self) -> str:
-        return without_secrets(posixpath.join(self._location.uri, self._log_id))
+        return str(self._journal)
 
     # ---- the query that routes -----------------------------------------------------------------------------------
 
@@ -107,11 +98,8 @@ class LateLog:
         """Write the entry of a micro-batch that routed records: one file, of the size of these splits' states."""
         grown = _grown_splits(begun, ended)
         states = {"start": _only(begun, grown), "end": _only(ended, grown)}
-        entry = {"v": _VERSION, **{name: self._codec.encode(state) for name, state in states.items()}}
-        place = LatePlace(ended.sequence, ended.routed)
-        self._on_store(
-            lambda files, folder: write_whole(files, posixpath.join(folder, place.name), json.dumps(entry).encode())
-        )
+        entry = {name: self._codec.encode(state) for name, state in states.items()}
+        self._journal.write(LatePlace(ended.sequence, ended.routed).name, to_json(_VERSION, entry))
         is_time_to_look, self._written = self._written % _MANY == 0, self._written + 1
         if is_time_to_look and (unread := len(self.places())) >= _MANY:
             _log.warning(
@@ -123,75 +111,34 @@ class LateLog:
 
     def remove_after(self, sequence: int) -> None:
         """Remove the entries of states after this one: those states were abandoned, and others replace them."""
-        self._remove([place for place in self.places() if place.sequence > sequence])
+        self._journal.remove(place.name for place in self.places() if place.sequence > sequence)
 
     # ---- the query of the late records ---------------------------------------------------------------------------
 
     def places(self, after: int = -1, upto: int | None = None) -> list[LatePlace]:
         """The entries of the states `(after, upto]`, in order. One listing."""
-
-        def names(files: fs.FileSystem, folder: str) -> list[str]:
-            return [info.base_name for info in files.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
-
-        found = sorted(place for name in self._on_store(names) if (place := LatePlace.of(name)) is not None)
+        found = sorted(place for name in self._journal.names() if (place := LatePlace.of(name)) is not None)
         return [place for place in found if after < place.sequence and (upto is None or place.sequence <= upto)]
 
-    def read(self, place: LatePlace) -> LateEntry:
-        """Read an entry; raises a `DataLossError` if it is gone."""
-
-        def text(files: fs.FileSystem, folder: str) -> str:
-            with files.open_input_stream(posixpath.join(folder, place.name)) as stream:
-                return str(stream.read().decode())
-
-        name = f"{self}/{place.name}"
-        try:
-            written = self._on_store(text)
-        except FileNotFoundError:
+    def read(self, places: Sequence[LatePlace]) -> list[LateEntry]:
+        """Read entries; raises a `DataLossError` if one is gone."""
+        names = [place.name for place in places]
+        found = self._journal.read(names, self._parsed)
+        if gone := [name for name in names if name not in found]:
             raise DataLossError(
-                f"{name} was removed while it was read: let one query alone read the late records of a query"
-            ) from None
-        try:
-            entry: dict[str, Any] = json.loads(written)
-            if entry["v"] != _VERSION:
-                raise OffsetError(f"{name} is of version {entry['v']}: upgrade spark-watermark-alignment")
-            return LateEntry(self._codec.decode(entry["start"]), self._codec.decode(entry["end"]))
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, OffsetError):
-                raise
-            raise OffsetError(f"{name} is damaged ({error!r}); restore it") from None
+                f"{self}/{gone[0]} was removed while it was read: let one query alone read the late records of a query"
+            )
+        return [*found.values()]
 
     def remove_upto(self, sequence: int) -> None:
         """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""
-        self._remove(self.places(upto=sequence))
+        self._journal.remove(place.name for place in self.places(upto=sequence))
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
-    def _remove(self, places: Collection[LatePlace]) -> None:
-        def remove(files: fs.FileSystem, folder: str) -> None:
-            for place in places:
-                path = posixpath.join(folder, place.name)
-                # A call that failed later may have removed this entry already.
-                if files.get_file_info(path).type is not fs.FileType.NotFound:
-                    files.delete_file(path)
-
-        self._on_store(remove)
-
-    def _on_store(self, call: Callable[[fs.FileSystem, str], T]) -> T:
-        """Call with the file system and the folder; retry transient failures of the store."""
-
-        def called() -> T:
-            files, path = self._location.open()
-            return call(files, posixpath.join(path, self._log_id))
-
-        try:
-            return self._retries.run(called)
-        except FileNotFoundError:
-            raise
-        except (ArrowException, OSError) as error:
-            raise StoreUnavailableError(
-                f"lateLocation: {self} cannot be used: {without_secrets(str(error))}; see to the directory and to who "
-                "may write there, and start again"
-            ) from error
+    def _parsed(self, content: bytes) -> LateEntry:
+        entry = from_json(_VERSION, content)
+        return LateEntry(self._codec.decode(entry["start"]), self._codec.decode(entry["end"]))
 
 
 def _grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> set[str]:

@@ -22,11 +22,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from streaming_source.api import Source
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
+from streaming_source.data_files.journal import Journal
 from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.late_log import LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
-from streaming_source.spark.places import place_of
 from streaming_source.spark.readers import plainly, read_splits
 from streaming_source.spark.rows import RowShaper
 
@@ -128,8 +128,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_query(log, end)
         (begin, routed), (stop, routed_in_all) = self._place(log, start), self._place(log, end)
         late_log = self._late_log(end)
-        places = [] if late_log is None else late_log.places(begin, stop)
-        entries = [late_log.read(place) for place in places] if late_log is not None else []
+        entries = [] if late_log is None else late_log.read(late_log.places(begin, stop))
         lost = routed_in_all - routed - sum(entry.rows for entry in entries)
         if lost:
             raise DataLossError(
@@ -206,10 +205,10 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return state.sequence, state.routed
 
     def _late_log(self, offset: Offset) -> LateLog | None:
-        log_id = offset.get("log")
-        return (
-            None if log_id is None else LateLog(place_of(self.source, self.location), log_id, OffsetCodec(self.source))
-        )
+        if (log_id := offset.get("log")) is None:
+            return None
+        journal = Journal(Journal.root_of(self.source, self.location), "lateLocation")
+        return LateLog(journal, log_id, OffsetCodec(self.source))
 
     def _check_query(self, log: OffsetLog, offset: Offset) -> None:
         query = log.query_id()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.coordinator.group_place import GroupPlace
+    from streaming_source.data_files.journal import Journal
     from streaming_source.gateway import GatewayServer
     from streaming_source.spark.late_log import LateLog
     from streaming_source.spark.report_directory import ReportDirectory
@@ -93,6 +94,7 @@ class StreamPlanning:
         self._reports = _report_directory(source, options.report_location) if rules.reports else None
         by_port = self._has_events or (rules.reports and self._reports is None)
         self._gateway = self._new_gateway(source) if by_port else None
+        self._late_journal = _late_journal(source, options)
         self._late_log_made: LateLog | None = None
         # By sequence number, the last two states returned: partitions() needs both.
         self._recent: dict[int, SourceState[Any, Any]] = {}
@@ -296,22 +298,20 @@ class StreamPlanning:
         log_id = offset.get(LATE_LOG)
         if log_id is None:
             return None
-        if self._options.late_location is None:
+        if self._late_journal is None:
             raise OptionError(
                 "option lateLocation is missing: a micro-batch that is read again was planned with late = route, and "
                 "its late records must be written down there; give lateLocation as it was, with any late"
             )
         if self._late_log_made is None:
             from streaming_source.spark.late_log import LateLog
-            from streaming_source.spark.places import place_of
 
-            location = place_of(self._source, self._options.late_location)
-            self._late_log_made = LateLog(location, log_id, self._codec)
+            self._late_log_made = LateLog(self._late_journal, log_id, self._codec)
         return self._late_log_made
 
     def _give_up_late_after(self, offset: Offset) -> None:
         """After a restart, remove the late-log entries of micro-batches whose offsets Spark has not kept."""
-        if self._options.late_location is not None and (late_log := self._late_log(offset)) is not None:
+        if self._late_journal is not None and (late_log := self._late_log(offset)) is not None:
             late_log.remove_after(offset["n"])
 
     def _state_of(self, offset: Offset) -> SourceState[Any, Any]:
@@ -363,10 +363,10 @@ def _group_file() -> GroupPlace:
 
 
 def _group_directory(source: Source[Any, Any], location: str) -> GroupPlace:
+    from streaming_source.data_files.journal import Journal
     from streaming_source.spark.group_directory import GroupDirectory
-    from streaming_source.spark.places import place_of
 
-    directory = GroupDirectory(place_of(source, location), monotonic_us, wall_clock_us)
+    directory = GroupDirectory(Journal.root_of(source, location), monotonic_us, wall_clock_us)
     directory.check()
     return directory
 
@@ -374,12 +374,20 @@ def _group_directory(source: Source[Any, Any], location: str) -> GroupPlace:
 def _report_directory(source: Source[Any, Any], location: str | None) -> ReportDirectory | None:
     if location is None:
         return None
-    from streaming_source.spark.places import place_of
-    from streaming_source.spark.report_directory import ReportDirectory
+    from streaming_source.spark.report_directory import ReportDirectory, report_journal
 
-    directory = ReportDirectory(place_of(source, location))
-    directory.begin()
-    return directory
+    return ReportDirectory(report_journal(source, location))
+
+
+def _late_journal(source: Source[Any, Any], options: FrameOptions) -> Journal | None:
+    if options.late_location is None:
+        return None
+    from streaming_source.data_files.journal import Journal
+
+    journal = Journal(Journal.root_of(source, options.late_location), "lateLocation")
+    if options.late == "route":
+        journal.check()
+    return journal
 
 
 def _new_late_log() -> str:

@@ -331,13 +331,12 @@ def _channel(
 
         observed = ObservedTimes(strategy, partition.generators)
     if partition.gateway is None:
-        from streaming_source.spark.places import place_of
-        from streaming_source.spark.report_directory import ReportFiles
+        from streaming_source.spark.report_directory import ReportFiles, report_journal
 
         assert report_location is not None
         assert partition.report_run is not None
-        place = place_of(source, report_location)
-        files = ReportFiles(place, partition.report_run, partition.batch, partition.subtask_id, attempt)
+        journal = report_journal(source, report_location)
+        files = ReportFiles(journal, partition.report_run, partition.batch, partition.subtask_id, attempt)
         return ReaderChannel(None, observed, files)
     # Imported here: few queries have a gateway, and other worker processes need not load sockets and TLS.
     from streaming_source.gateway import GatewayClient

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from streaming_source.data_files.stores import Root, StorageOptions
 from tests.files.test_layout_orders import SECOND
 
 SECRET = "do-not-tell-this-key"
+_NOBODY = 65534
 
 
 @dataclass
@@ -95,3 +99,22 @@ def s3_store(endpoint: str) -> Store:
     filesystem, path = Root(f"s3://{bucket}", StorageOptions.of(storage)).open()
     filesystem.create_dir(bucket)
     return Store(f"s3://{bucket}", filesystem, path, storage)
+
+
+@contextmanager
+def without_rights(path: Path) -> Iterator[None]:
+    """As a user who has no right to a file or directory, and may come to it."""
+    mode = path.stat().st_mode
+    path.chmod(0o000)
+    for parent in path.parents:
+        if (found := parent.stat().st_mode) & 0o055 != 0o055:
+            parent.chmod(found | 0o055)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+        path.chmod(mode)

@@ -25,7 +25,7 @@ from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.data_files.stores import Root
-from streaming_source.exceptions import DataLossError
+from streaming_source.exceptions import DataLossError, OffsetError
 
 
 def written_and_read(state: Remembered) -> Remembered:
@@ -216,7 +216,7 @@ def test_a_log_that_is_gone_is_told_and_not_taken_for_an_empty_one(tmp_path: Pat
     (entry,) = tmp_path.glob("*/*")
     content = entry.read_bytes()
     entry.write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataLossError, match=r"stateLocation: .* cannot be read .* Restore it"):
+    with pytest.raises(OffsetError, match=r"stateLocation: .*\.arrow is damaged .* Restore it"):
         log(tmp_path, state).load()
     entry.unlink()
     with pytest.raises(DataLossError, match="stateLocation has no entry of state 1"):
@@ -236,10 +236,10 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
             super()._write(part, table)  # type: ignore[arg-type]
             self.step()
 
-        def _delete(self, parts: object) -> None:
+        def _remove(self, parts: object) -> None:
             for part in sorted(parts, key=lambda part: part.first):  # type: ignore[attr-defined]
                 self.step()
-                super()._delete([part])
+                super()._remove([part])
 
         def step(self) -> None:
             self.left -= 1

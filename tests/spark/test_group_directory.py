@@ -11,9 +11,8 @@ from alignment.group_events import Member
 from alignment.groups import SourceReport
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_place import PlaceError
 from streaming_source.data_files.stores import Root, StorageOptions
-from streaming_source.exceptions import OptionError
+from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.spark import group_directory
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.group_directory import GroupDirectory
@@ -136,7 +135,9 @@ def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
     report(fast, 1_000, 1_001)
     (written,) = (tmp_path / "groups").rglob("*.json")
     written.write_text("{")
-    with pytest.raises(PlaceError, match=r"a report is damaged .*; remove the files of the directory"):
+    with pytest.raises(
+        OffsetError, match=r"alignmentLocation: .*\.json is damaged .*; remove the files of the directory"
+    ):
         fast.place.exchange("g", Member("b", "b", 1, 0, 1, SourceReport(1)), lambda member: False)
     written.unlink()
     assert fast.place.version() is None
@@ -146,7 +147,7 @@ def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
     ("location", "refused"),
     [
         (None, "SPARK_LOCAL_DIRS is not set in .* name one with option alignmentLocation, .* leave alignmentGroup out"),
-        ("{tmp}/file/groups", "alignmentLocation = '.*/file/groups': .*; name a directory that all sources of the"),
+        ("{tmp}/file/groups", "option alignmentLocation: .*/file/groups: .*; name a directory that all sources of the"),
     ],
 )
 def test_a_group_that_has_no_place_is_refused_before_anything_is_planned(
@@ -168,7 +169,7 @@ def test_what_cannot_be_read_is_named(join: Join, tmp_path: Path) -> None:
     report(fast, 1_000, 1_001)
     (written,) = (tmp_path / "groups").rglob("*.json")
     written.write_text('{"v": 3}')
-    with pytest.raises(PlaceError, match=r"a report of version 3: upgrade spark-watermark-alignment everywhere"):
+    with pytest.raises(OffsetError, match=r"it is of version 3: upgrade spark-watermark-alignment everywhere"):
         fast.place.exchange("g", None, lambda member: False)
 
 

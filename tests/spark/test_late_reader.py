@@ -22,11 +22,11 @@ from streaming_source.exceptions import (
     LateRecordError,
     OffsetError,
     OptionError,
-    StoreUnavailableError,
+    StoreError,
 )
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.readers import AlignedStreamReader
-from tests.files.stores import open_store
+from tests.files.stores import SECRET, s3_store
 from tests.spark.reading import SECOND, T0, data_source, put, stream_reader
 
 KEYS = {"eventTimeColumn": "t", "idleTimeout": "1 ms"}
@@ -399,26 +399,19 @@ def test_entries_that_are_gone_are_an_error_and_from_batch_goes_on_behind(tmp_pa
         query.late(lateRecordsFrom=1).run()
 
 
-@pytest.mark.parametrize("kind", ["fsspec without times", pytest.param("s3", marks=pytest.mark.slow)])
-def test_the_late_log_may_be_in_any_store(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
-    store = open_store(kind, tmp_path, request)
-    location = f"{store.uri}/log"
-    if given := store.storage:
-        keys = f"{given['access_key']}:{given['secret_key']}"
-        rest = urlencode({name: given[name] for name in ("endpoint_override", "scheme", "region")})
-        location = f"{location.replace('s3://', f's3://{keys}@')}?{rest}"
-    query = Query(tmp_path / "in", tmp_path / "cp", lateLocation=location)
+def test_the_late_log_may_be_in_a_store_whose_uri_has_its_keys(
+    tmp_path: Path, s3_endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = s3_store(s3_endpoint)
+    keys = f"{store.storage['access_key']}:{store.storage['secret_key']}"
+    rest = urlencode({name: store.storage[name] for name in ("endpoint_override", "scheme", "region")})
+    query = Query(
+        tmp_path / "in", tmp_path / "cp", lateLocation=f"s3://{keys}@{store.uri.removeprefix('s3://')}/log?{rest}"
+    )
     late, keys_late = query.late(), one_late_split(tmp_path / "in", query)
-    # Written again, as after a crash.
-    (query.checkpoint / "commits" / str(query.batches("commits")[-1])).unlink()
-    query.start()
-    query.settle()
     assert late.run() == keys_late
     assert len(store.names("log")) == 1
-    put_log(tmp_path / "in", "c", 0, [2])
-    query.settle()
-    assert late.run() == ["c/0/0"]
-    assert len(store.names("log")) == 1
+    assert SECRET not in caplog.text
 
 
 def test_a_query_that_begins_anew_has_a_late_log_of_its_own(tmp_path: Path) -> None:
@@ -490,13 +483,25 @@ def test_a_late_log_that_no_query_reads_is_warned_of(
 def test_a_late_log_that_cannot_be_written_fails_the_query_and_nothing_is_lost(tmp_path: Path) -> None:
     root = tmp_path / "in"
     query = Query(root, tmp_path / "cp")
+    put_log(root, "a", 0, [100, 200])
     query.late_log.write_text("a file where the directory should be")
-    with pytest.raises(StoreUnavailableError, match=r"lateLocation: .*late_log.* cannot be used: .*start again"):
-        one_late_split(root, query)
+    # At the start, and not with the first late record.
+    with pytest.raises(
+        OptionError, match=r"written there: option lateLocation: .*late_log: .* a directory that the query"
+    ):
+        query.settle()
     query.late_log.unlink()
     query.start()
     query.settle()
-    assert len(query.late().run()) == 10
+    query.late_log.rmdir()
+    query.late_log.write_text("a file where the directory should be")
+    keys = put_log(root, "b", 0, [*range(10), *range(300, 310)])[:10]
+    with pytest.raises(StoreError, match=r"^option lateLocation: .*late_log/\w+: the store failed: .*see to the store"):
+        query.settle()
+    query.late_log.unlink()
+    query.start()
+    query.settle()
+    assert query.late().run() == keys
 
 
 def test_records_that_were_changed_since_are_an_error(tmp_path: Path) -> None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment import arrow_compute as pc
 from streaming_source.connectors.files.checkpoint import OrderKey, Remembered
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, Marks
-from streaming_source.data_files.stores import Root, write_whole
+from streaming_source.data_files.journal import Journal
+from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError
 
 __all__ = ["FinishedLog"]
 
 _FILES_MERGED: Final = 32
+_MEND: Final = (
+    "without it finished files cannot be distinguished from new ones. Restore it, or start with a new "
+    "checkpointLocation"
+)
 _SCHEMA: Final = pa.schema([("state", pa.int64()), ("path", pa.uint64()), ("version", pa.uint32())])
 
 
@@ -61,21 +64,20 @@ class FinishedLog(FinishedFiles):
 
     def __init__(self, root: Root, state: Remembered, *, by_name: bool = False) -> None:
         super().__init__(by_name=by_name)
-        self._root = root
         self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
+        # Hidden from a source that reads the directory in which it may lie.
+        self._journal = Journal(root, "stateLocation", mend=_MEND).within(f"_{self._log_id}")
         self._added: list[ListedFile] = []
         self._parts: list[_Part] | None = None
 
     def load(self) -> Marks:
+        self._journal.check()
         if not self._last:
             return np.empty(0, MARK)
         parts = _without_contained(self._listed())
         if not any(part.first <= self._last <= part.last for part in parts):
-            raise DataLossError(
-                f"stateLocation has no entry of state {self._last} in {self._directory()[1]}: without it finished "
-                "files cannot be distinguished from new ones. Restore it, or start with a new checkpointLocation"
-            )
-        table = _upto(pa.concat_tables([self._read(part) for part in parts if part.first <= self._last]), self._last)
+            raise DataLossError(f"stateLocation has no entry of state {self._last} in {self._journal}: {_MEND}")
+        table = _upto(self._read([part for part in parts if part.first <= self._last]), self._last)
         marks = np.empty(table.num_rows, MARK)
         marks["path"], marks["version"] = table["path"].to_numpy(), table["version"].to_numpy()
         return marks
@@ -99,27 +101,20 @@ class FinishedLog(FinishedFiles):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _directory(self) -> tuple[fs.FileSystem, str]:
-        # Hidden from a source that reads the directory in which it may lie.
-        filesystem, path = self._root.open()
-        return filesystem, posixpath.join(path, f"_{self._log_id}")
-
     def _listed(self) -> list[_Part]:
-        filesystem, directory = self._directory()
-        infos = filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True))
-        return sorted(part for info in infos if (part := _Part.of(info.base_name)) is not None)
+        return sorted(part for name in self._journal.names() if (part := _Part.of(name)) is not None)
 
     def _cut(self) -> list[_Part]:
         """Remove the entries after the last state of the offset, and return the other parts."""
         kept = []
         for part in _without_contained(listed := self._listed()):
             if part.last > self._last >= part.first:
-                table = _upto(self._read(part), self._last)
+                table = _upto(self._read([part]), self._last)
                 part = part._replace(last=self._last)
                 self._write(part, table)
             if part.last <= self._last:
                 kept.append(part)
-        self._delete(set(listed) - set(kept))
+        self._remove(set(listed) - set(kept))
         return kept
 
     def _merge(self) -> None:
@@ -131,32 +126,25 @@ class FinishedLog(FinishedFiles):
             if len(small) < _FILES_MERGED or small[0].merged != last.merged:
                 return
             whole = _Part(small[0].first, last.last, last.merged + 1)
-            self._write(whole, pa.concat_tables([self._read(part) for part in small]))
+            self._write(whole, self._read(small))
             self._parts[-_FILES_MERGED:] = [whole]
-            self._delete(small)
+            self._remove(small)
 
-    def _read(self, part: _Part) -> pa.Table:
-        filesystem, directory = self._directory()
-        try:
-            with filesystem.open_input_file(posixpath.join(directory, part.name)) as file:
-                return pa.ipc.open_file(file).read_all()
-        except (pa.ArrowException, OSError) as error:
-            raise DataLossError(
-                f"stateLocation: {posixpath.join(directory, part.name)} cannot be read ({error}): finished files "
-                "cannot be distinguished from new ones without it. Restore it, or start with a new checkpointLocation"
-            ) from error
+    def _read(self, parts: list[_Part]) -> pa.Table:
+        names = [part.name for part in parts]
+        found = self._journal.read(names, lambda content: pa.ipc.open_file(content).read_all())
+        if gone := [name for name in names if name not in found]:
+            raise DataLossError(f"stateLocation: {self._journal}/{gone[0]} is gone: {_MEND}")
+        return pa.concat_tables(found.values())
 
     def _write(self, part: _Part, table: pa.Table) -> None:
-        filesystem, directory = self._directory()
         content = pa.BufferOutputStream()
         with pa.ipc.new_file(content, _SCHEMA) as writer:
             writer.write_table(table)
-        write_whole(filesystem, posixpath.join(directory, part.name), content.getvalue())
+        self._journal.write(part.name, content.getvalue().to_pybytes())
 
-    def _delete(self, parts: Iterable[_Part]) -> None:
-        filesystem, directory = self._directory()
-        for part in parts:
-            filesystem.delete_file(posixpath.join(directory, part.name))
+    def _remove(self, parts: Iterable[_Part]) -> None:
+        self._journal.remove(part.name for part in parts)
 
 
 def _without_contained(parts: list[_Part]) -> list[_Part]:
