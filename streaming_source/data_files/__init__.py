@@ -12,7 +12,7 @@ has them read by `FileSplitReader`:
     formats/      what each format knows ahead of reading, and how its rows are decoded
     evolution     columns that a file lacks, has in addition, or has in a narrower type
     stored_names  columns that a file has under other names than the query
-    turns         files that are splits of their own: which of them begin next
+    queued        files that are splits of their own: which of them are open, and which wait
     config        the options of reading, the same for every connector that finds files
     stores        what opens a path or URI; renewed_store: with credentials that expire
     faults        which errors are retried, and which files the source skips

@@ -52,6 +52,8 @@ class DataFileEnumerator(
         self._logs: dict[str, FileLog] = {}
         # Of the splits that the last state finished: their last ranges are cut after that.
         self._finished_logs: dict[str, FileLog] = {}
+        # Splits of before a restart, in their states of then, until they are finished.
+        self._restored: dict[str, SplitT] = {}
         self._config = config
         self._format = config.zoned_format
         self._scanning: AbstractContextManager[Any] = nullcontext()
@@ -63,8 +65,11 @@ class DataFileEnumerator(
         # Whether records are counted, and their event times not read.
         self._counts_alone = False
 
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
+        self._restored = {split.split_id: split for split in splits}
+
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
-        """Does nothing: splits are assigned when it is their turn."""
+        """Does nothing: splits are assigned as they are found, or as there is room for them."""
 
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         file = self._logs[split_id].locate(start)
@@ -89,8 +94,8 @@ class DataFileEnumerator(
         return [SplitRange(start.with_ranges(ranges), rows) for ranges, rows in parts]
 
     def finish_split(self, split_id: str) -> None:
-        log = self._logs.pop(split_id, None)
-        if log is not None:
+        self._restored.pop(split_id, None)
+        if (log := self._logs.pop(split_id, None)) is not None:
             self._finished_logs[split_id] = log
 
     def close(self) -> None:

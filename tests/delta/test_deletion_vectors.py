@@ -9,8 +9,7 @@ import deltalake
 import pytest
 
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
-from streaming_source.connectors.tables import enumerator
-from streaming_source.data_files import turns
+from streaming_source.data_files import queued
 from streaming_source.testing import SourceHarness
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, times
@@ -33,15 +32,15 @@ def kept(done: SourceHarness) -> int:
 
 def unread(done: SourceHarness) -> int:
     found = done.coordinator.host.enumerator
-    return len(found._files) + found.metrics()["numFilesOutstanding"]
+    return len(found._open_files) + found.metrics()["numFilesOutstanding"]
 
 
 @pytest.mark.parametrize("is_in_snapshot", [True, False])
 def test_after_a_restart_those_of_finished_files_are_not_kept(
     table: Path, is_in_snapshot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2 if is_in_snapshot else 2 * FILES)
-    monkeypatch.setattr(turns, "_AT_ONCE", 1 if is_in_snapshot else FILES)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2 if is_in_snapshot else 2 * FILES)
+    monkeypatch.setattr(queued, "_AT_ONCE", 1 if is_in_snapshot else FILES)
     done = harness(table, max_rows=2 if is_in_snapshot else 5)
     for _ in range(2):
         done.run_batch()

@@ -11,7 +11,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.connectors.tables import enumerator
+from streaming_source.data_files import queued
 from streaming_source.exceptions import MalformedDataError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
@@ -55,7 +55,7 @@ def test_what_is_committed_later_is_read_and_compaction_is_not(tmp_path: Path) -
 def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(
     tmp_path: Path, loses_plan: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 6)
+    monkeypatch.setattr(queued, "FILES_OPEN", 6)
     written = []
     for part in range(20):
         one = [(7 * part + i) * SECOND for i in range(10)]
@@ -218,7 +218,7 @@ def test_the_schema_is_that_of_the_table(tmp_path: Path) -> None:
 def test_files_that_wait_are_counted_and_an_offset_repeats_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     for part in range(5):
         append(tmp_path, [1_000 * part * SECOND])
     done = harness(tmp_path, max_rows=1)

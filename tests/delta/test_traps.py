@@ -16,7 +16,7 @@ from alignment import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.connectors.delta import DeltaSource
-from streaming_source.connectors.tables import enumerator
+from streaming_source.data_files import queued
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,
@@ -349,7 +349,7 @@ def test_a_feature_that_is_not_understood_is_refused_by_its_name(tmp_path: Path)
 def test_a_slow_reader_is_warned_before_its_files_are_vacuumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     configuration = {"delta.deletedFileRetentionDuration": "interval 2 hours"}
     for part in range(6):
         append(tmp_path, [1_000 * part * SECOND], options={"configuration": configuration})
@@ -388,7 +388,7 @@ def test_a_checkpoint_without_statistics_leaves_the_order_of_files_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with `delta.checkpoint.writeStatsAsJson` = false; `deltalake` writes them always."""
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     written = [second * SECOND + 1_111 * part for second in range(6) for part in (1, 5)]
     for pair in zip(written[::2], written[1::2], strict=True):
         append(tmp_path, pair)

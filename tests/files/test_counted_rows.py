@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import CsvFormat, finite
+from streaming_source.connectors.files import CsvFormat
+from streaming_source.data_files import queued
 from streaming_source.exceptions import MalformedDataError
 from tests.spark.reading import SECOND, T0, Reading, read_batch, stream_reader
 
@@ -136,7 +137,7 @@ def test_a_batch_reads_event_times_ahead_for_a_range_alone(
     options = {**CSV, "splitBy": split_by, "numReaders": 3}
     with monkeypatch.context() as patch:
         # Some files wait until others are planned.
-        patch.setattr(finite, "FILES_IN_WORK", 2)
+        patch.setattr(queued, "FILES_OPEN", 2)
         assert numbers(read_batch(root, COLUMNS, **options)) == NUMBERS
     assert described == []
     until = datetime.fromtimestamp((T0 + 10 * SECOND) / 1e6, UTC).isoformat()

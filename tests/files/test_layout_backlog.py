@@ -17,7 +17,7 @@ from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.data_files.file import FileBlocks
-from streaming_source.data_files.turns import FilesInWork
+from streaming_source.data_files.queued import OpenFiles
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
 PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
@@ -159,20 +159,55 @@ def test_a_file_is_known_again_and_told_when_it_was_rewritten(
             assert found == (Known.SAME if is_same else Known.REWRITTEN)
 
 
-def test_files_in_work_beyond_their_room_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    files = FilesInWork(max_files=400, max_bytes=40 * 1024)
+class Queue:
+    """Paths that wait."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        self.earliest_us = 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def pop(self) -> tuple[str, None]:
+        return self.paths.pop(0), None
+
+
+def taken(files: OpenFiles[str], paths: list[str], *, is_blocked: bool = False, limit: int = 10_000) -> list[str]:
+    left = [limit]
+
+    def may_open(file: str | None) -> bool:
+        left[0] -= file is not None
+        return left[0] > 0
+
+    return [path for path, _ in files.take_from(Queue(paths), str, may_open, is_blocked=is_blocked)]
+
+
+def test_open_files_beyond_their_room_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    files: OpenFiles[str] = OpenFiles(max_files=400, max_bytes=40 * 1024, bytes_beside=72)
     paths = [f"{number:028}" for number in range(700)]
     for number, path in enumerate(paths):
-        assert files.has_room(0) == (number < 400)
-        files[path] = ListedFile.of(path, 0, 0)
+        assert bool(taken(files, ["x"])) == (number < 400)
+        files[path] = path
         assert len(caplog.records) == ((number + 1) * 100 > 56 * 1024)
-    assert "574 files are in work at once, some 56 KiB of the offset" in caplog.text
+    assert "574 files are open at once, some 56 KiB of the offset" in caplog.text
     for path in paths[:301]:
-        assert files.pop(path).relative_path == path
+        assert files.pop(path) == path
     assert len(files) == 399
-    assert files.has_room(0)
-    assert not files.has_room(1)
+    assert taken(files, ["x", "y"]) == ["x"]
     assert (paths[0] in files, paths[-1] in files) == (False, True)
     # Where paths are long there is room for fewer.
-    files["x" * 1000] = ListedFile.of("x" * 1000, 0, 0)
-    assert not files.has_room(0)
+    files["x" * 1000] = "x"
+    assert not taken(files, ["x"])
+
+
+def test_files_are_taken_without_room_where_nothing_can_be_read_otherwise() -> None:
+    files: OpenFiles[str] = OpenFiles(max_files=40, max_bytes=40 * 1024, bytes_beside=72)
+    assert len(taken(files, ["x"] * 99)) == 40
+    assert len(taken(files, ["x"] * 99, limit=3)) == 3
+    files.update((str(number), "x") for number in range(48))
+    assert not taken(files, ["x"] * 99)
+    assert len(taken(files, ["x"] * 99, is_blocked=True)) == 6
+    assert len(taken(files, ["x"] * 99, is_blocked=True, limit=0)) == 1
+    files.expect_finished([str(number) for number in range(20)])
+    assert len(taken(files, ["x"] * 99)) == 12

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finished_log, finite
+from streaming_source.data_files import queued
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.examples import examples
 from tests.files.test_layout_orders import rows, strategy, write
@@ -98,7 +99,7 @@ class Writer:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "FILES_IN_WORK", 3)
+    monkeypatch.setattr(queued, "FILES_OPEN", 3)
     monkeypatch.setattr(finite, "RECENT_FILES", 4)
     monkeypatch.setattr(finished_log, "_FILES_MERGED", 3)
 

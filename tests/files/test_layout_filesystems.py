@@ -16,7 +16,8 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import FileSource, finite
+from streaming_source.connectors.files import FileSource
+from streaming_source.data_files import queued
 from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
@@ -39,7 +40,7 @@ def s3(s3_endpoint: str) -> Store:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "FILES_IN_WORK", 3)
+    monkeypatch.setattr(queued, "FILES_OPEN", 3)
 
 
 def fill(store: Store, files: int = 6) -> None:

@@ -19,6 +19,7 @@ from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finite
 from streaming_source.connectors.files.checkpoint import FileOrder
+from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.examples import examples
@@ -30,7 +31,7 @@ T0 = 1_600_000_000
 
 @pytest.fixture(autouse=True)
 def _few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finite, "FILES_IN_WORK", 3)
+    monkeypatch.setattr(queued, "FILES_OPEN", 3)
 
 
 def strategy(bound: str = "0 seconds") -> WatermarkStrategy:
@@ -105,7 +106,7 @@ def test_by_event_time_every_record_is_read_once_and_none_is_late(
         write(path / name, seconds, number, row_group_size=row_groups)
     # Within a file any order is on time: its records are as far apart as that.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finite, "FILES_IN_WORK", data.draw(st.integers(1, 4)))
+        patch.setattr(queued, "FILES_OPEN", data.draw(st.integers(1, 4)))
         run = harness(path, bound="60 seconds", max_rows=max_rows)
         while run.run_batch() is not None:
             assert not run.state.late.any()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streaming_source.connectors.tables import enumerator
+from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, FileGoneError, OptionError
 from tests.iceberg.by_spark import call_by_spark
 from tests.iceberg.commits import compact, edit_metadata, expire_as_java
@@ -140,7 +140,7 @@ def test_a_snapshot_that_was_not_read_and_has_expired_is_named(tmp_path: Path) -
 def test_a_snapshot_that_expires_in_its_middle_is_named_at_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     table = create(tmp_path)
     for second in range(1, 8):
         first = append(table, [second * SECOND])
@@ -186,7 +186,7 @@ def test_files_that_go_are_named_with_the_snapshot(tmp_path: Path) -> None:
 def test_files_that_wait_and_were_compacted_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     table = create(tmp_path, properties={"history.expire.max-snapshot-age-ms": "3600000"})
     for second in range(8):
         append(table, [second * 1000 * SECOND])

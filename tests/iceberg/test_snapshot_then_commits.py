@@ -9,7 +9,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.iceberg import IcebergSource
-from streaming_source.connectors.tables import enumerator
+from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, OptionError, PathNotFoundError
 from tests.iceberg.tables import (
     SECOND,
@@ -45,7 +45,7 @@ def test_devices_that_were_exported_one_after_another_are_read_side_by_side(tmp_
 def test_a_restart_in_the_middle_of_the_snapshot_goes_on_there(
     tmp_path: Path, loses_plan: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 3)
+    monkeypatch.setattr(queued, "FILES_OPEN", 3)
     table = create(tmp_path)
     for part in range(12):
         append(table, [(7 * part + i) * SECOND for i in range(10)])
@@ -66,7 +66,7 @@ def test_files_without_bounds_leave_the_order_of_other_files_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files whose first records are microseconds apart wait, and after a restart they are listed with another one."""
-    monkeypatch.setattr(enumerator, "FILES_IN_WORK", 2)
+    monkeypatch.setattr(queued, "FILES_OPEN", 2)
     table = create(tmp_path)
     append(table, [0])
     done = harness(tmp_path, max_rows=2)

@@ -31,8 +31,8 @@ from streaming_source.api import Source
 from streaming_source.connectors.files import CsvFormat, FileSource
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.kafka import KafkaSource
-from streaming_source.connectors.tables import enumerator
 from streaming_source.coordinator import SourceState
+from streaming_source.data_files import queued
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import SourceHarness
@@ -222,7 +222,7 @@ def _write_iceberg_snapshot(folder: Path) -> list[list[Any]]:
     table = iceberg_tables.create(folder)
     for first in (0, 10, 40, 50, 60):
         iceberg_tables.append(table, [(first + n) * 1_000_000 for n in range(10)])
-    with patch.object(enumerator, "FILES_IN_WORK", 2):
+    with patch.object(queued, "FILES_OPEN", 2):
         harness = iceberg_tables.harness(folder, {"indexing": "scan"}, max_rows=15)
     codec, kept = OffsetCodec(harness.source), []
     for firsts in ((), (20, 70), (), (30,)):

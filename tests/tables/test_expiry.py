@@ -14,14 +14,15 @@ def test_the_time_left_is_held_against_the_pace(caplog: pytest.LogCaptureFixture
     files = ExpiringFiles("Delta table /t", lambda: now[0])
     files.warn(1_000)
     files.add({f"{n}": now[0] + 7 * DAY for n in range(3)})
-    files.begin([f"other-{n}" for n in range(99)])
+    for number in range(99):
+        files.open(f"other-{number}")
     now[0] += DAY // 24
 
     files.warn(900)
 
     assert not caplog.records
     now[0] += 2 * DAY
-    files.begin(["0"])
+    files.open("0")
     files.warn(900)
     files.warn(900)
     assert [record.getMessage() for record in caplog.records] == [
@@ -39,6 +40,6 @@ def test_a_day_that_is_left_is_told_whatever_the_pace(caplog: pytest.LogCaptureF
 
     files.warn(5)
 
-    assert "(12 hours left); none was begun yet." in caplog.text
-    files.begin(["a"])
+    assert "(12 hours left); none was opened yet." in caplog.text
+    files.open("a")
     assert not len(files)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streaming_source.data_files import turns
+from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.delta.tables import append
@@ -137,7 +137,7 @@ def test_a_file_that_is_gone_when_a_micro_batch_is_read_again_is_an_error(tmp_pa
 def test_more_files_than_a_planner_takes_at_once_are_said(
     table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(turns, "MOST_FILES", 300)
+    monkeypatch.setattr(queued, "MOST_FILES", 300)
     query = reading(table)
     with caplog.at_level(logging.WARNING):
         rows = query.next(LIMIT)

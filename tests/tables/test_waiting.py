@@ -34,17 +34,17 @@ def restored(progress: Progress, versions: dict[int, list[TableFile]]) -> Waitin
     waiting = WaitingTableFiles(progress.after, in_snapshot=progress.in_snapshot)
     after = progress.after
     if progress.in_snapshot:
-        waiting.add(files_of(versions[after]), after, progress.steps[0].begun if progress.steps else None)
+        waiting.add(files_of(versions[after]), after, progress.steps[0].opened if progress.steps else None)
     for step in progress.steps:
         files = [file for version in range(after + 1, step.upto + 1) for file in versions.get(version, [])]
         if step.upto != after:
-            waiting.add(files_of(files), step.upto, step.begun)
+            waiting.add(files_of(files), step.upto, step.opened)
         after = step.upto
     return waiting
 
 
 @given(GROUPS, st.booleans(), st.data())
-def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
+def test_each_file_is_opened_once_in_order_whenever_it_is_restarted(
     groups: list[list[tuple[int, str]]], has_snapshot: bool, data: st.DataObject
 ) -> None:
     first = 5 if has_snapshot else 6
@@ -61,12 +61,12 @@ def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
         elif naive:
             expected = min(naive, key=key_of)
             naive.remove(expected)
-            assert waiting.pop() == expected
+            assert waiting.pop() == (expected, None)
         if data.draw(st.booleans(), label="restart"):
             progress = waiting.progress
             late = {file.version for file in naive}
             assert len(progress.steps) <= len(late) + 1
-            assert len(waiting._groups) <= len(late) + len(progress.steps), "groups of which no file waits are kept"
+            assert len(waiting._runs) <= len(late) + len(progress.steps), "runs of which no file waits are kept"
             waiting = restored(progress, versions)
         assert (len(waiting), waiting.size) == (len(naive), len(naive))
         known = [file.low_us for file in naive if file.low_us is not None]
@@ -76,15 +76,18 @@ def test_each_file_is_begun_once_in_order_whenever_it_is_restarted(
     assert waiting.progress.steps == ()
 
 
-def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_place_now() -> None:
+def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_key_now() -> None:
     """Its first event time was one microsecond later than that of the file that waits: now both have the same."""
     waiting = WaitingTableFiles(5)
     waiting.add(files_of([TableFile("b", 6, 1, 1_000_100, 9), TableFile("a", 6, 1, 1_000_101, 9)]), 6)
     waiting.pop()
     now = files_of([TableFile("b", 6, 1, 1_000_000, 9), TableFile("a", 6, 1, 1_000_000, 9)])
     (step,) = waiting.progress.steps
-    with pytest.raises(OffsetError, match=r"the checkpoint has 1000100 .* of b, .* and now it is 1000000"):
-        WaitingTableFiles(5).add(now, step.upto, step.begun)
+    with pytest.raises(
+        OffsetError,
+        match=r"has 1970-01-01T00:00:01.0001Z .* of b, and now it is 1970-01-01T00:00:01Z",
+    ):
+        WaitingTableFiles(5).add(now, step.upto, step.opened)
 
 
 def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
@@ -107,7 +110,7 @@ def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
     assert waiting.among({"part-00010.parquet", "part-00900.parquet", "other"}) == {"part-00900.parquet"}
 
 
-def test_no_group_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> None:
+def test_no_run_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> None:
     waiting = WaitingTableFiles(3, in_snapshot=True)
     waiting.add(files_of([TableFile("of-2075", 3, 1, 10**9, 10**9)]), 3)
     for version in range(4, 200):
@@ -115,7 +118,7 @@ def test_no_group_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> 
         while len(waiting) > 1:
             waiting.pop()
         assert waiting.progress == Progress(3, True, waiting.progress.steps)
-        assert len(waiting._groups) <= 2
+        assert len(waiting._runs) <= 2
 
     assert [step.upto for step in waiting.progress.steps] == [199]
     waiting.pop()

@@ -1,12 +1,11 @@
-"""Files that wait for their turn, packed, in the order of their turns."""
+"""Files of directories that wait, packed, in the order in which they are opened."""
 
 from __future__ import annotations
 
 import pickle
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from sortedcontainers import SortedDict, SortedList
@@ -23,15 +22,14 @@ _KEY: Final = struct.Struct(">?Q")
 _TO_UNSIGNED: Final = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingFile:
-    """A file as it was listed, and its blocks; None if it is not described yet, as its turn does not depend on them."""
+class WaitingFile(NamedTuple):
+    """A file as it was listed, and its blocks; None if it is not described yet, where the order is by other things."""
 
     file: ListedFile
     blocks: FileBlocks | None = None
 
     def pack(self, order: FileOrder) -> bytes:
-        """Pack the file into bytes that sort in the order of turns: key, path, a zero byte, the rest."""
+        """Pack the file into bytes that sort in this order: key, path, a zero byte, the rest."""
         key = b""
         if order == "modificationTime":
             key = _KEY.pack(True, self.file.modified_ms + _TO_UNSIGNED)
@@ -47,18 +45,18 @@ class WaitingFile:
 
     @staticmethod
     def unpack(data: bytes, order: FileOrder) -> WaitingFile:
-        begin = 0 if order == "name" else _KEY.size
-        end = data.index(b"\0", begin)
+        start = 0 if order == "name" else _KEY.size
+        end = data.index(b"\0", start)
         modified_ms, size, blocks = pickle.loads(memoryview(data)[end + 1 :])
         if blocks is not None:
             *columns, places = blocks
             rows, low, high, earliest = (np.frombuffer(column, np.int64) for column in columns)
             blocks = FileBlocks(rows, low, high, earliest, places)
-        return WaitingFile(ListedFile.of(data[begin:end].decode(), modified_ms, size), blocks)
+        return WaitingFile(ListedFile.of(data[start:end].decode(), modified_ms, size), blocks)
 
 
 class Backlog:
-    """Waiting files in the order of their turns, packed: about 100 bytes a file beside its path.
+    """A queue of files, packed: about 100 bytes a file beside its path.
 
     In the order of event times the earliest event time of a file counts. Files without a valid one come first: no other
     file waits for them, and they wait for none. In that order `lowest` may be up to `width_ms` below the oldest file: a
@@ -93,14 +91,13 @@ class Backlog:
     def earliest_us(self) -> int:
         """The earliest valid event time of all waiting files, in their order; `MAX_WATERMARK` if they have none."""
         assert self._order == "eventTime"
-        place = self._files.bisect_left(_KEY.pack(True, 0))
-        return int(_KEY.unpack_from(self._files[place])[1]) - _TO_UNSIGNED if place < len(self) else MAX_WATERMARK
+        first = self._files.bisect_left(_KEY.pack(True, 0))
+        return int(_KEY.unpack_from(self._files[first])[1]) - _TO_UNSIGNED if first < len(self) else MAX_WATERMARK
 
     def take(self, path: str) -> WaitingFile | None:
         """Remove and return a file by its path; None if it does not wait. O(n)."""
-        wanted = path.encode() + b"\0"
-        begin = 0 if self._order == "name" else _KEY.size
-        entry = next((entry for entry in self._files if entry.startswith(wanted, begin)), None)
+        searched, start = path.encode() + b"\0", 0 if self._order == "name" else _KEY.size
+        entry = next((entry for entry in self._files if entry.startswith(searched, start)), None)
         if entry is None:
             return None
         self._files.remove(entry)

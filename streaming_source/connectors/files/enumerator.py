@@ -51,15 +51,7 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
             from streaming_source.connectors.files.cleaning import Cleaner
 
             self._cleaner = Cleaner(config, context.map_on_workers)
-        self._restored: dict[str, FileSplit] = {}
         self._until_ms = checkpoint.until_ms
-
-    def restore_splits(self, splits: Sequence[FileSplit]) -> None:
-        self._restored = {split.split_id: split for split in splits}
-
-    def finish_split(self, split_id: str) -> None:
-        super().finish_split(split_id)
-        self._restored.pop(split_id, None)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self._cleaner is not None:

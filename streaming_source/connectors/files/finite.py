@@ -1,10 +1,10 @@
-"""Files as splits: they begin in an order, as many at a time as there is room for."""
+"""Files as splits, found by listing directories and opened in an order that the user chooses."""
 
 from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -28,9 +28,8 @@ from streaming_source.connectors.files.lagging import LaggingDirectories
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
-from streaming_source.data_files.ranges import FileLog, LoggedFile
-from streaming_source.data_files.turns import BYTES_IN_WORK, FILES_IN_WORK, FilesInWork, next_files
-from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
+from streaming_source.data_files.queued import QueuedFileEnumerator
+from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, UnsupportedOperationError
 
 __all__ = ["FiniteFileEnumerator"]
 
@@ -42,14 +41,14 @@ _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 _log = logging.getLogger(__name__)
 
 
-class FiniteFileEnumerator(FileSplitEnumerator):
-    """Begins file after file in the order of the source; those that wait hold the watermark at the horizon.
+class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile, FileSplit, FilesCheckpoint]):
+    """Opens file after file in the order of the source.
 
     Notes
     -----
     In the order of event times the horizon is the earliest event time of the files that wait. In the order of names or
-    modification times it follows from what the user declares: it is the latest event time in the files that were begun,
-    less the out-of-orderness.
+    modification times it follows from what the user declares: it is the latest event time in the files that were
+    opened, less the out-of-orderness.
     """
 
     def __init__(
@@ -65,14 +64,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
                 f"fileOrder = {self._order!r} declares that later files are behind earlier ones by maxOutOfOrderness "
                 "at most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
+        self._is_bounded = config.bounded
         self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
-        self._files: FilesInWork[ListedFile] = FilesInWork(FILES_IN_WORK, BYTES_IN_WORK)
         self._lagging = LaggingDirectories(context.out_of_orderness_us or 0)
         self._left_out: dict[str, ListedFile] = {}
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
-        # Since the last state.
-        self._begun_files = self._begun_bytes = 0
+        # Opened since the last state.
+        self._opened_files = self._opened_bytes = 0
         # The number of the last state since the start; None before the first.
         self._state: int | None = None
         self._latest_us = NO_TIMESTAMP if checkpoint.latest_us is None else checkpoint.latest_us
@@ -87,33 +86,26 @@ class FiniteFileEnumerator(FileSplitEnumerator):
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
-    def restore_splits(self, splits: Sequence[FileSplit]) -> None:
-        super().restore_splits(splits)
-        for split in splits:
-            size = -1 if split.size is None else split.size
-            self._files[split.split_id] = ListedFile.of(split.path, split.modified_ms or 0, size)
-
     def start(self) -> None:
-        begun = list(self._restored.values())
-        if begun:
-            describe = partial(self._context.map_on_workers, self._describe_begun, begun)
-            self._in_background(lambda: self._retries.run(describe), self._on_begun)
+        if restored := list(self._restored.values()):
+            describe = partial(self._context.map_on_workers, self._reopen, restored)
+            self._in_background(lambda: self._retries.run(describe), self._on_reopened)
         discovery = FileDiscovery(
             self._order,
             self._describe_listed,
             self._finished,
             self._just_finished,
-            [*self._files.values()],
+            [*self._open_files.values()],
             # Called on a worker: `list` copies the values in one step.
             lambda: list(self._left_out.values()),
         )
         self._just_finished = []
         # Copied on a worker, in one step.
-        self._discover(discovery.find_new, self._on_found, lambda: list(self._files.values()))
+        self._discover(discovery.find_new, self._on_found, lambda: list(self._open_files.values()))
 
-    def _on_begun(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
+    def _on_reopened(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
-            self._index(split.split_id, file, blocks, read=split.position)
+            self._index(split, file, blocks)
 
     def _on_found(self, found: FoundFiles) -> None:
         if (lag := self._lagging.look(found.spans)) is not None:
@@ -140,11 +132,10 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         if found.forgotten != self._finished.forgotten:
             waiting = self._without_forgotten(waiting)
         self._backlog.add(waiting)
-        if self._config.bounded:
-            if self._until_ms is None:
-                self._until_ms = self._newest_ms
-            self._end_if_all_begun()
-        self._publish_horizon()
+        self._queue = self._backlog
+        if self._config.bounded and self._until_ms is None:
+            self._until_ms = self._newest_ms
+        self._publish_queue()
 
     def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
         """Leave out files up to a key that was forgotten after they were found: a restart would ignore them."""
@@ -158,7 +149,7 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         path = waiting.file.relative_path
         # A file that waits or is left out was not read before: its new content replaces the old.
         if self._backlog.take(path) is None and path not in self._left_out:
-            if any(file.relative_path == path for file in self._files.values()):
+            if any(file.relative_path == path for file in self._open_files.values()):
                 self._take_change(waiting.file, self._rewritten_while_read(path))
                 return
             if not self._config.allow_overwrites:
@@ -173,87 +164,55 @@ class FiniteFileEnumerator(FileSplitEnumerator):
         self._left_out.pop(path, None)
         self._backlog.add([waiting.pack(self._order)])
 
-    # ---- turns -------------------------------------------------------------------------------------------------------
+    # ---- files that are opened, and finished -------------------------------------------------------------------------
 
-    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        begun = 0
-        # Files that are left out bring nothing to read: others begin in their place.
-        while not begun and (next_ones := list(self._next(is_blocked=nearest_us > self._horizon_us()))):
-            blocks = [file.blocks for file in next_ones]
-            if self._order != "eventTime":
-                blocks = self._describe_listed([waiting.file for waiting in next_ones])
-            for waiting, of_file in zip(next_ones, blocks, strict=True):
-                if of_file is None:
-                    self._left_out[waiting.file.relative_path] = waiting.file
-                else:
-                    self._begin(waiting.file, of_file)
-                    begun += 1
-        self._end_if_all_begun()
-        self._publish_horizon()
-        return begun > 0
+    def _split_of(self, file: ListedFile) -> FileSplit:
+        return FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
 
-    def _next(self, *, is_blocked: bool) -> Iterator[WaitingFile]:
-        """Take the files that begin now, and count them; see `next_files`."""
-        begin = next_files(self._backlog, self._files, id_of=_path_of, is_blocked=is_blocked, may_begin=self._may_begin)
-        for waiting in begin:
-            self._begun_files += 1
-            self._begun_bytes += waiting.file.size
-            yield waiting
+    def _file_of(self, split: FileSplit) -> ListedFile:
+        return ListedFile.of(split.path, split.modified_ms or 0, -1 if split.size is None else split.size)
 
-    def _may_begin(self) -> bool:
-        """Return whether the limits of files and bytes allow another file in this micro-batch."""
+    def _may_open(self, file: ListedFile | None) -> bool:
+        if file is not None:
+            self._opened_files += 1
+            self._opened_bytes += file.size
         files, size = self._config.max_files_per_trigger, self._config.max_bytes_per_trigger
-        return (files is None or self._begun_files < files) and (size is None or self._begun_bytes < size)
+        return (files is None or self._opened_files < files) and (size is None or self._opened_bytes < size)
 
-    def _begin(self, file: ListedFile, blocks: FileBlocks) -> None:
-        split = FileSplit.of_file(file, is_rewritten=file.relative_path in self._rewritten)
+    def _leave_out(self, file: ListedFile) -> None:
+        self._left_out[file.relative_path] = file
+
+    def _open(self, file: ListedFile, blocks: FileBlocks) -> None:
+        super()._open(file, blocks)
         self._rewritten.discard(file.relative_path)
-        self._files[split.split_id] = file
-        self._context.assign_split(split, self._reader_of(split.split_id))
-        self._index(split.split_id, file, blocks, read=0)
 
-    def _index(self, split_id: str, file: ListedFile, blocks: FileBlocks, *, read: int) -> None:
-        self._append_file(split_id, LoggedFile(self._data_file(file), 0, blocks), read)
-        self._context.complete_split(split_id)
+    def _index(self, split: FileSplit, file: ListedFile, blocks: FileBlocks) -> None:
+        super()._index(split, file, blocks)
         # Event times beyond the limit (`maxFutureSkew`) may be wrong.
         limit_us = self._context.event_time_limit_us
         latest = blocks.max_us if limit_us is None else blocks.max_us[blocks.max_us < limit_us]
         self._latest_us = int(latest.max(initial=self._latest_us))
 
     def _horizon_us(self) -> int:
-        if not len(self._backlog):
-            return MAX_WATERMARK
-        if self._order == "eventTime":
-            return min(self._backlog.earliest_us, _HOLDS_NOTHING_US)
+        if self._order == "eventTime" or not len(self._backlog):
+            return super()._horizon_us()
         assert self._context.out_of_orderness_us is not None
         return saturating_add(self._latest_us, -self._context.out_of_orderness_us)
 
-    def _publish_horizon(self) -> None:
-        self._context.set_horizon(self._horizon_us() if len(self._backlog) else None)
-
-    def _end_if_all_begun(self) -> None:
-        if self._config.bounded and self._until_ms is not None and not len(self._backlog):
-            self._no_more_splits()
-
-    # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
-
     def split_at(self, split_id: str, position: int) -> FileSplit:
-        file = self._files[split_id]
+        file = self._open_files[split_id]
         return FileSplit(split_id, position, modified_ms=file.modified_ms, size=file.size)
 
-    def finish_split(self, split_id: str) -> None:
-        super().finish_split(split_id)
-        file = self._files.pop(split_id)
+    def _finish(self, file: ListedFile) -> None:
         self._finished.add(file)
         if self._state is None:
             self._just_finished.append(file)
         elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
 
-    def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
-        self._finished_logs.clear()
+    def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id
-        self._begun_files = self._begun_bytes = 0
+        self._opened_files = self._opened_bytes = 0
         remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
         latest_us = None if self._order == "eventTime" or self._latest_us == NO_TIMESTAMP else self._latest_us
         return FilesCheckpoint(
@@ -265,6 +224,14 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             by_name=self._config.file_name_only,
         )
 
+    def expect_finished(self, split_ids: Collection[str]) -> None:
+        """Finished files stay in the offset of their micro-batch: they leave no room."""
+
+    def _find_finished(
+        self, left: Sequence[FileSplit], start: FilesCheckpoint | None, end: FilesCheckpoint, in_work: Collection[str]
+    ) -> Sequence[FileSplit]:
+        raise UnsupportedOperationError("finished files are in the offset of their micro-batch")
+
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _describe(self, file: DataFile) -> FileBlocks | None:
@@ -274,16 +241,19 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             return replace(blocks, valid_min_us=np.full_like(blocks.rows, MAX_WATERMARK))
         return blocks
 
-    def _describe_begun(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
-        """Return a file that was in work before a restart as it is now, and its blocks."""
+    def _reopen(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
         info = self._filesystem.get_file_info(self._path(split.path))
-        file = ListedFile.of_info(posixpath.dirname(split.path), info)
         if info.type is fs.FileType.NotFound:
             self._config.skip(self._gone(split))
-            return file, NO_BLOCKS
-        if split.is_rewritten(file):
+            return self._file_of(split), NO_BLOCKS
+        return super()._reopen(split)
+
+    def _file_now(self, split: FileSplit) -> ListedFile:
+        info = self._filesystem.get_file_info(self._path(split.path))
+        file = ListedFile.of_info(posixpath.dirname(split.path), info)
+        if info.type is fs.FileType.File and split.is_rewritten(file):
             self._take_change(file, self._rewritten_while_read(split.path))
-        return file, self._describe(self._data_file(file)) or NO_BLOCKS
+        return file
 
     def _rewritten_while_read(self, path: str) -> DataLossError:
         return DataLossError(
@@ -291,21 +261,3 @@ class FiniteFileEnumerator(FileSplitEnumerator):
             "records that were read may no longer be in it. Restore it with its time, start with a new "
             "checkpointLocation, or set ignoreChangedFiles = true to go on with its other rows"
         )
-
-    def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
-        log, info = FileLog(), self._filesystem.get_file_info(self._path(end.path))
-        listed = ListedFile.of_info(posixpath.dirname(end.path), info)
-        if info.type is fs.FileType.File and end.is_rewritten(listed):
-            self._take_change(listed, self._changed(start, end))
-        file = self._data_file(listed)
-        blocks = self._describe(file)
-        if blocks is None:
-            return log
-        log.files.append(LoggedFile(file, 0, blocks))
-        if not log.covers(start.position, end.position):
-            raise self._changed(start, end)
-        return log
-
-
-def _path_of(waiting: WaitingFile) -> str:
-    return waiting.file.relative_path

@@ -1,4 +1,4 @@
-"""What a source over a table remembers beside the files in work: which table, and how far its files were begun."""
+"""What an offset has of a table in addition to its open files: which table, and up to where files were opened."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["TableCheckpoint", "TableCheckpointSerializer"]
 
 @dataclass(frozen=True, slots=True)
 class TableCheckpoint:
-    """What is remembered beside the splits in work; all of it is None before the table was looked at.
+    """What is remembered in addition to the open files; all of it is None before the table was looked at.
 
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
-    `bounded` source ends with what was listed at its start. `first` is where the stream began, in the state of its
-    first micro-batch alone: any other begins where the state before ends.
+    `bounded` source ends with what was listed at its start. `first` is where the stream started, in the state of its
+    first micro-batch alone: any other starts where the state before ends.
     """
 
     table_id: str | None = None
@@ -33,7 +33,7 @@ class TableCheckpoint:
 class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
     """`{"table": id, "after": version, "snapshot": true, "steps": [[version, key], ...], ...}`.
 
-    `"first": [version, is a snapshot]` is where the stream began. Entries that are the default are left out; a key is
+    `"first": [version, is a snapshot]` is where the stream started. Entries that are the default are left out; a key is
     `[low_us, path, version]`.
     """
 
@@ -57,7 +57,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             state = json.loads(data)
             progress = None
             if "after" in state:
-                steps = tuple(Step(int(upto), _key(begun)) for upto, begun in state.get("steps", ()))
+                steps = tuple(Step(int(upto), _key(opened)) for upto, opened in state.get("steps", ()))
                 progress = Progress(int(state["after"]), bool(state.get("snapshot", False)), steps)
             after, in_snapshot = state.get("first", (None, False))
             first = None if after is None else Progress(int(after), bool(in_snapshot))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from alignment.arrow_times import format_timestamp
@@ -23,14 +23,14 @@ _SHORT_MS: Final = 24 * 3_600_000
 class ExpiringFiles:
     """Removed files that wait, by path, and until when each stays readable. `now_ms` is the clock.
 
-    The pace is that at which files were begun since the first look.
+    The pace is that at which files were opened since the first look.
     """
 
     def __init__(self, title: str, now_ms: Callable[[], int]) -> None:
         self._title, self._now_ms = title, now_ms
         self._until_ms: dict[str, int] = {}
-        self._began_ms: int | None = None
-        self._begun = 0
+        self._first_look_ms: int | None = None
+        self._opened = 0
         self._warned_ms: int | None = None
 
     def __len__(self) -> int:
@@ -40,26 +40,25 @@ class ExpiringFiles:
         """Take in files that wait."""
         self._until_ms |= until_ms
 
-    def begin(self, paths: Iterable[str]) -> None:
-        """Take out files that were begun."""
-        for path in paths:
-            self._begun += 1
-            self._until_ms.pop(path, None)
+    def open(self, path: str) -> None:
+        """Take out a file that does not wait any more."""
+        self._opened += 1
+        self._until_ms.pop(path, None)
 
     def warn(self, waiting: int) -> None:
         """Log how much time is left, where `waiting` files may take longer; once an hour. O(files that expire)."""
         now_ms = self._now_ms()
-        if self._began_ms is None:
-            self._began_ms = now_ms
+        if self._first_look_ms is None:
+            self._first_look_ms = now_ms
         if not self._until_ms or (self._warned_ms is not None and now_ms < self._warned_ms + _AGAIN_MS):
             return
         until_ms = min(self._until_ms.values())
-        left_ms, elapsed_ms = until_ms - now_ms, now_ms - self._began_ms
-        needed_ms = waiting * elapsed_ms // self._begun if self._begun else None
+        left_ms, elapsed_ms = until_ms - now_ms, now_ms - self._first_look_ms
+        needed_ms = waiting * elapsed_ms // self._opened if self._opened else None
         if left_ms > _SHORT_MS and (needed_ms is None or needed_ms <= left_ms):
             return
         self._warned_ms = now_ms
-        pace = "none was begun yet" if needed_ms is None else f"at this pace that takes {_about(needed_ms)}"
+        pace = "none was opened yet" if needed_ms is None else f"at this pace that takes {_about(needed_ms)}"
         _log.warning(
             "%s: %d of the %d files that wait to be read are not in the table any more, and stay until %s at least "
             "(%s left); %s. Raise the table's retention (delta.deletedFileRetentionDuration, or "

@@ -31,7 +31,7 @@ __all__ = ["LIMIT", "TableSource", "table_options"]
 
 _SHORTEST_US: Final = 1000
 
-LIMIT: Final = "which files are begun follows from their event times; limit a micro-batch with maxRowsPerTrigger"
+LIMIT: Final = "which files are opened follows from their event times; limit a micro-batch with maxRowsPerTrigger"
 """What to do instead of limiting a micro-batch by files or bytes."""
 
 _FOREIGN: Final = {"maxFilesPerTrigger": LIMIT, "maxBytesPerTrigger": LIMIT} | dict.fromkeys(
@@ -156,7 +156,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
         if checkpoint.table_id is not None and checkpoint.indexing != self.indexing:
             raise OffsetError(
                 f"indexing = {self.indexing!r}: it was {checkpoint.indexing!r} when the checkpoint was written, and "
-                "the order in which files are begun follows from it; give it as it was, or use a new checkpointLocation"
+                "the order of files follows from it; give it as it was, or use a new checkpointLocation"
             )
         if checkpoint.bounded and not self.bounded:
             raise OffsetError(
@@ -169,7 +169,7 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
         return TableEnumerator(table, self, context, checkpoint)
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:
-        """Files are begun in the order of their keys, and those that are not in work are finished."""
+        """Files are opened in the order of their keys, and those that are not open any more are finished."""
         return checkpoint.progress is not None
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[TableSplit]:

@@ -22,7 +22,7 @@ NO_TIMES: Final = (MAX_WATERMARK, NO_TIMESTAMP)
 def whole_milliseconds(low_us: Int64Array) -> Int64Array:
     """Return lower bounds as the last milliseconds that are not after them; those that are no times as they are.
 
-    Files are begun in the order of these, also after a restart: it must be the same by statistics, which may be cut to
+    Files are opened in the order of these, also after a restart: it must be the same by statistics, which may be cut to
     milliseconds, and by the footers of the files, once a checkpoint of the table's log has left the statistics out.
     """
     is_no_time = (low_us == MAX_WATERMARK) | (low_us < NO_TIMESTAMP + 1000)
