@@ -305,6 +305,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
         pairs = [*end.since(start, reads_on=reads_on), *self._left_out(start, end)]
+        # In the order of their ids, wherever they were found: what is read again is cut in the same way.
+        pairs.sort(key=lambda pair: pair[1].split_id)
         pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
         rows = sum(ended.position - begun.position for begun, ended in pairs)
         # If a watermark depends on the order of records, one reader reads the whole split.

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import FileSource
+from streaming_source.connectors.files import FileSource, finite
 from streaming_source.connectors.files.listing import Lister
 from streaming_source.data_files.file import DataFile, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile, cut_ranges
@@ -338,37 +338,46 @@ def test_a_path_without_files_can_be_read_with_a_schema_of_the_users_own(tmp_pat
     reading.reader.stop()
 
 
-def test_old_files_that_come_late_are_ignored_with_a_warning_once_their_age_was_forgotten(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("order", ["eventTime", "name", "modificationTime"])
+def test_files_that_come_late_are_read_however_many_were_forgotten(
+    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(finite, "RECENT_FILES", 2)
+
     def write(name: str, modified_s: int) -> None:
         put(tmp_path / name, {"t": stamps(modified_s)}, modified_s=1_600_000_000 + modified_s)
 
     options = {
         "eventTimeColumn": "t",
         "splitBy": "file",
-        "maxFileAge": "1 minute",
+        "fileOrder": order,
         "includeMetadata": "true",
         "discoveryInterval": "5 ms",
+        "maxOutOfOrderness": "1 hour",
     }
-    write("a.parquet", 0)
+    write("m0.parquet", 0)
     reading = Reading(stream_reader(tmp_path, **options))
-    reading.next()
-    write("b.parquet", 3600)
-    assert places(wait_for_news(reading)) == [("b.parquet", 0)]
-    write("c.parquet", 3601)
-    assert places(wait_for_news(reading)) == [("c.parquet", 0)]
+    for number in range(6):
+        write(f"m{number}.parquet", 10 * number)
+        assert places(wait_for_news(reading)) == [(f"m{number}.parquet", 0)]
+    assert reading.offset["enumerator"][1]["forgotten"]
+    # While it runs: by an earlier name, and of the time of one that was read.
+    write("a.parquet", 10)
+    assert places(wait_for_news(reading)) == [("a.parquet", 0)]
     reading.reader.stop()
-    assert reading.offset["enumerator"][1]["forgotten"][0] >= 1_600_000_000_000
+    # While it is down; two that were read go.
+    write("b.parquet", 10)
+    write("z.parquet", 11)
+    for gone in ("a", "m1"):
+        (tmp_path / f"{gone}.parquet").unlink()
     again = Reading(stream_reader(tmp_path, **options))
     again.offset = reading.offset
-    again.next()
-    assert not caplog.records
-    write("z.parquet", 5)
-    write("d.parquet", 3602)
-    assert places(wait_for_news(again)) == [("d.parquet", 0)]
+    came = places(wait_for_news(again))
+    while len(came) < 2:
+        came += places(wait_for_news(again))
+    assert sorted(came) == [("b.parquet", 0), ("z.parquet", 0)]
     again.reader.stop()
-    assert [r.message for r in caplog.records if "that were read: z.parquet, modified longer ago than" in r.message]
+    assert not [record.message for record in caplog.records if "gone" in record.message]
 
 
 @given(

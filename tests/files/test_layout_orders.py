@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -249,26 +248,47 @@ def test_files_that_come_while_others_are_read_are_read_once(tmp_path: Path, ord
     run.close()
 
 
-@pytest.mark.parametrize("order", ["name", "modificationTime"])
-def test_a_file_that_comes_late_is_read_as_long_as_those_after_it_are_remembered(
-    tmp_path: Path, order: FileOrder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_file_that_comes_late_is_read_whatever_is_remembered_of_those_after_it(
+    tmp_path: Path, order: FileOrder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finite, "RECENT_FILES", 8)
+    monkeypatch.setattr(finite, "_SPAN_MS", 1)
     for i in range(0, 60, 2):
         write(tmp_path / f"{i:02d}.parquet", [100.0 + i], i)
     run = unbounded(tmp_path, order)
     look_again(run)
     run.restart()
-    write(tmp_path / "57.parquet", [157.0], 57)
-    write(tmp_path / "03.parquet", [103.0], 3)
+    for late in (57, 3):
+        write(tmp_path / f"{late:02d}.parquet", [100.0 + late], late)
     look_again(run)
-    write(tmp_path / "05.parquet", [105.0], 5)
+    # These come while it is down, and one that was read goes.
+    for late in (5, 59):
+        write(tmp_path / f"{late:02d}.parquet", [100.0 + late], late)
+    (tmp_path / "10.parquet").unlink()
+    run.restart()
     look_again(run)
-    assert len(rows(run)) == 31
-    assert ("57.parquet", 0) in rows(run)
-    # The one that was there at the restart is taken for read; the one that came after it is told.
-    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert len([message for message in told if "that were read: 05.parquet, " in message]) == 1
+    assert run.state.checkpoint.remembered.forgotten is not None
+    assert rows(run) == sorted((f"{i:02d}.parquet", 0) for i in [*range(0, 60, 2), 57, 3, 5, 59])
+    run.close()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_forgotten_file_that_was_rewritten_while_the_query_was_down_is_told(
+    tmp_path: Path, order: FileOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite, "RECENT_FILES", 8)
+    monkeypatch.setattr(finite, "_SPAN_MS", 1)
+    for i in range(30):
+        write(tmp_path / f"{i:02d}.parquet", [100.0 + i], i)
+    run = unbounded(tmp_path, order)
+    look_again(run)
+    run.restart()
+    look_again(run)
+    write(tmp_path / "03.parquet", [103.0, 104.0], 50)
+    run.restart()
+    with pytest.raises(MalformedDataError, match=r"03.parquet was rewritten after it was read.*allowOverwrites"):
+        look_again(run)
     run.close()
 
 

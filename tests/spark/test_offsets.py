@@ -58,8 +58,10 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
     maybe = st.none() | st.integers(0, 2**42)
     segments = tuple(draw(st.lists(SEGMENTS, max_size=3)))
     log = draw(st.none() | st.tuples(NAMES, st.integers(1, 2**40)))
-    remembered = Remembered(draw(st.none() | KEYS), segments, log)
-    checkpoint = FilesCheckpoint(finished, remembered, draw(maybe), draw(st.none() | INT64))
+    last, marks = draw(st.none() | SEGMENTS), st.binary(max_size=30)
+    remembered = Remembered(draw(st.none() | KEYS), segments, log, last, draw(marks), draw(marks))
+    names = draw(st.booleans())
+    checkpoint = FilesCheckpoint(finished, remembered, draw(maybe), draw(st.none() | INT64), names_finished=names)
     return SourceState(draw(st.integers(0, 2**40)), splits, table, late, silent, draw(st.none() | st.just(checkpoint)))
 
 
@@ -100,7 +102,7 @@ def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothi
         (offset(v=3), "version 3, this library reads up to 2.*upgrade spark-watermark-alignment"),
         (offset(v="1"), "version '1'"),
         (offset(splits_v=2), "offset's splits have version 2, this library reads up to 1"),
-        (offset(enumerator=[2, {}]), "offset's enumerator have version 2|offset's enumerator has version 2"),
+        (offset(enumerator=[3, {}]), "offset's enumerator have version 3|offset's enumerator has version 3"),
         (offset(source="aligned_kafka"), r"of another source \(aligned_kafka, .*use a new checkpointLocation"),
         (offset(id="0"), "of another source .*what is read, or how it is split, has changed"),
         ({"topic": {"0": 17}}, "this is not an offset of aligned_files.*belongs to another source"),

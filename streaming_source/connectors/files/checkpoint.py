@@ -21,7 +21,7 @@ OrderKey: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Finished files, 12 bytes each (see `marks.MARK`): those with keys above the previous segment, up to `upto`."""
+    """Finished files, 12 bytes each (see `marks.MARK`), whose keys are not above `upto`."""
 
     upto: OrderKey
     marks: bytes
@@ -31,13 +31,18 @@ class Segment:
 class Remembered:
     """The finished files of an offset.
 
-    Files up to the key `forgotten` are ignored, unless they are in work. Finished files after it are in `segments`, in
-    the order of keys; or they are in a `log`, given by its id and the last state that it has an entry of.
+    Of files up to the key `forgotten` those are finished that the `sketch` has (see `marks.MarkSketch`); all of them in
+    offsets of version 1, which have no sketch. Other finished files are in `segments`, and in `last`, which has those
+    that the last micro-batch finished; or in a `log`, given by its id and the last state that it has an entry of.
+    `unread` files, as marks, have keys up to `forgotten` and are not finished: they came late.
     """
 
     forgotten: OrderKey | None = None
     segments: tuple[Segment, ...] = ()
     log: tuple[str, int] | None = None
+    last: Segment | None = None
+    sketch: bytes = b""
+    unread: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,10 @@ class FilesCheckpoint:
     """What an offset has in addition to the splits in work.
 
     `split_by` is what a split is. If it is a directory, `finished` has the ids of finished splits, sorted. If it is a
-    file, `remembered` has the finished files; `order` is the order in which files begin; with `by_name` files are known
-    by their names alone. In the order of names or modification times `latest_us` is the latest event time in the files
-    that were begun, None before any. A bounded source reads no file modified after `until_ms`; None before the first
-    listing.
+    file, `remembered` has the finished files, and if it `names_finished` those of the last micro-batch are in no other
+    place of the offset; `order` is the order in which files are opened; with `by_name` files are known by their names
+    alone. In the order of names or modification times `latest_us` is the latest event time in the files that were
+    opened, None before any. A bounded source reads no file modified after `until_ms`; None before the first listing.
     """
 
     finished: tuple[str, ...] = ()
@@ -58,27 +63,34 @@ class FilesCheckpoint:
     split_by: Literal["directory", "file"] = "directory"
     order: FileOrder = "eventTime"
     by_name: bool = False
+    names_finished: bool = False
 
 
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
     """`{"finished": [id], "forgotten": key, "remembered": [[key, marks in base 64]], "log": [id, state], ...}`.
 
-    Entries that are empty or the default are left out, but for `finished`.
+    Entries that are empty or the default are left out, but for `finished`. Version 1 has none of `last`, `sketch`,
+    `unread` and `names`.
     """
 
-    version = 1
+    version = 2
 
     def serialize(self, value: FilesCheckpoint) -> bytes:
+        remembered = value.remembered
         state = {
             "finished": value.finished,
-            "forgotten": value.remembered.forgotten,
-            "remembered": [[s.upto, b64encode(s.marks).decode()] for s in value.remembered.segments] or None,
-            "log": value.remembered.log,
+            "forgotten": remembered.forgotten,
+            "remembered": [_written(segment) for segment in remembered.segments] or None,
+            "last": None if remembered.last is None else _written(remembered.last),
+            "sketch": b64encode(remembered.sketch).decode() or None,
+            "unread": b64encode(remembered.unread).decode() or None,
+            "log": remembered.log,
             "until": value.until_ms,
             "latest": value.latest_us,
             "splitBy": value.split_by,
             "order": None if value.order == "eventTime" else value.order,
             "byName": value.by_name or None,
+            "names": value.names_finished or None,
         }
         known = {name: entry for name, entry in state.items() if entry is not None}
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
@@ -87,8 +99,14 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
         check_version(version, self.version, "enumerator")
         try:
             state = json.loads(data)
-            segments = tuple(Segment((ms, path), b64decode(marks)) for (ms, path), marks in state.get("remembered", ()))
-            remembered = Remembered(_pair(state.get("forgotten")), segments, _pair(state.get("log")))
+            remembered = Remembered(
+                forgotten=_pair(state.get("forgotten")),
+                segments=tuple(map(_segment, state.get("remembered", ()))),
+                log=_pair(state.get("log")),
+                last=_segment(state["last"]) if "last" in state else None,
+                sketch=b64decode(state.get("sketch", "")),
+                unread=b64decode(state.get("unread", "")),
+            )
             return FilesCheckpoint(
                 finished=tuple(state["finished"]),
                 remembered=remembered,
@@ -97,9 +115,19 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
                 split_by=state.get("splitBy", "directory"),
                 order=state.get("order", "eventTime"),
                 by_name=state.get("byName", False),
+                names_finished=state.get("names", False),
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error
+
+
+def _written(segment: Segment) -> list[Any]:
+    return [segment.upto, b64encode(segment.marks).decode()]
+
+
+def _segment(value: list[Any]) -> Segment:
+    (ms, path), marks = value
+    return Segment((ms, path), b64decode(marks))
 
 
 def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:

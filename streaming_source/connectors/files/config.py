@@ -116,35 +116,35 @@ class FilesConfig(ReadingConfig):
         "7 days",
         "maxFileAge",
         _SHORTEST_US,
-        "With splitBy=file in the order of event times: finished files that are older than the newest file by this are "
-        "forgotten, and files of that age that are found later are ignored.",
+        "With fileNameOnly in the order of event times: names of finished files that are older than the newest file by "
+        "this are forgotten. Otherwise it means nothing: a file of any age is read.",
     )
     file_order: FileOrder = option_field(
         "eventTime",
         "fileOrder",
         choice(*get_args(FileOrder)),
-        "With splitBy=file: the order in which files begin. `eventTime`: by the earliest record in each; all files are "
-        "opened for that when they are found. `name`, `modificationTime`: you declare that later files have later "
-        "records, within `maxOutOfOrderness`; files are opened when it is their turn.",
+        "With splitBy=file: the order in which files are read. `eventTime`: by the earliest record in each; all files "
+        "are looked into for that when they are found. `name`, `modificationTime`: you declare that later files have "
+        "later records, within `maxOutOfOrderness`; a file is looked into when it is the next one.",
     )
     max_files_per_trigger: int | None = option_field(
         None,
         "maxFilesPerTrigger",
         integer(1),
-        "With splitBy=file: how many new files begin in one micro-batch at most.",
+        "With splitBy=file: how many new files are opened in one micro-batch at most.",
     )
     max_bytes_per_trigger: int | None = option_field(
         None,
         "maxBytesPerTrigger",
         integer(1),
-        "With splitBy=file: no further file begins in a micro-batch once those that began have so many bytes.",
+        "With splitBy=file: no further file is opened in a micro-batch once those that were opened have so many bytes.",
     )
     state_location: str | None = option_field(
         None,
         "stateLocation",
         text,
-        "With splitBy=file: a directory for a log of finished files, so that all are remembered and the offset stays "
-        "small.",
+        "With splitBy=file: a directory for a log of finished files, so that an offset has none of them. It may be "
+        "given to a query that has run without.",
     )
     allow_overwrites: bool = option_field(
         False,

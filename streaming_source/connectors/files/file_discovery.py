@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,23 +11,16 @@ import numpy as np
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files.backlog import WaitingFile
-from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey
+from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.lagging import Span
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, name_ten
-from streaming_source.connectors.files.marks import MARK, Known, Marks, MarkSet
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
+from streaming_source.connectors.files.marks import NO_MARKS, Known, Marks, MarkSet
 from streaming_source.data_files.file import FileBlocks
 
-__all__ = ["FileDiscovery", "FoundFiles", "warn_ignored"]
+__all__ = ["FileDiscovery", "FoundFiles"]
 
 _AT_ONCE: Final = 4096
-_TOO_LATE: Final[dict[FileOrder, str]] = {
-    "eventTime": "modified longer ago than maxFileAge allows",
-    "name": "by name far before files that were begun",
-    "modificationTime": "modified long before files that were begun",
-}
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -36,9 +28,10 @@ class FoundFiles:
     """The result of one listing.
 
     `waiting` are new files, packed (see `WaitingFile`). `rewritten` files were known with another content. `left_out`
-    files are skipped by the source, until they are gone. In the first listing `finished` has the paths of finished
-    files that are still there. `newest_ms` is the latest modification of all files, 0 without any. Files up to the key
-    `forgotten` are in none of these. In the order of event times `spans` has, by directory, those of the new files.
+    files are skipped by the source, until they are gone. The first listing has in `finished` the paths of finished
+    files that are still there, and in `forgotten` the marks of forgotten ones; the others have in `gone` those of
+    forgotten files that are gone. `newest_ms` is the latest modification of all files, 0 without any. In the order of
+    event times `spans` has, by directory, those of the new files.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -47,7 +40,8 @@ class FoundFiles:
     left_out_and_gone: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     newest_ms: int = 0
-    forgotten: OrderKey | None = None
+    forgotten: Marks | None = None
+    gone: Marks = field(default_factory=lambda: NO_MARKS)
     spans: dict[str, Span] = field(default_factory=dict)
 
     def extend_span(self, file: ListedFile, blocks: FileBlocks) -> None:
@@ -62,13 +56,12 @@ class FoundFiles:
 class FileDiscovery:
     """Finds new files where each file is a split.
 
-    `order` is the order in which files begin. In that of event times each new file is described; `describe` returns
-    None for a file that the source skips, and `left_out` returns the files that are skipped so far. At the start some
-    files are `in_work`; `finished` has those that were finished before, without `just_finished` ones.
+    `order` is the order in which files are opened. In that of event times each new file is described; `describe`
+    returns None for a file that the source skips, and `left_out` returns the files that are skipped so far. At the
+    start some files are `in_work`; `finished` has those that were finished before, without `just_finished` ones.
 
-    No file may be read twice. So the mark of each found file is kept, until `finished` has forgotten it (from then on
-    its key shows that it was read) and a listing of all directories lacks it. With a `stateLocation` nothing is
-    forgotten.
+    No file may be read twice. So the mark of each found file is kept, until `finished` has forgotten it and a listing
+    of all directories lacks it. With a `stateLocation` nothing is forgotten.
     """
 
     order: FileOrder
@@ -79,57 +72,70 @@ class FileDiscovery:
     left_out: Callable[[], list[ListedFile]] = list
     _known: MarkSet | None = None
     # Marks of files that `finished` has forgotten: they are kept until a listing lacks them.
-    _leaving: Marks = field(default_factory=lambda: np.empty(0, MARK))
+    _leaving: Marks = field(default_factory=lambda: NO_MARKS)
 
     def find_new(self, lister: Lister) -> FoundFiles:
         """Return the files that were not found before, described if their order needs that.
 
         Called by one thread at a time.
         """
-        is_first = self._known is None
-        known, finished = self._known, MarkSet()
+        found, marks, there_now, ended = FoundFiles(), [NO_MARKS], MarkSet(), MarkSet()
+        known, left_out = self._known, self.left_out()
         if known is None:
-            known, ended = MarkSet(), self.finished.load()
-            finished.add(ended)
-            finished.add(self.finished.marks_of(self.just_finished))
-            known.add(ended)
-            known.add(self.finished.marks_of([*self.just_finished, *self.in_work]))
+            known = MarkSet()
+            read = np.append(self.finished.load(), self.finished.marks_of(self.just_finished))
+            ended.add(read)
+            known.add(np.append(read, self.finished.marks_of([*self.in_work])))
+            if self.finished.forgotten is not None:
+                found.forgotten = self._leaving = self._find_forgotten(lister, known)
         self._leaving = np.append(self._leaving, self.finished.take_forgotten())
-        found, marks, there_now = FoundFiles(forgotten=self.finished.forgotten), [], MarkSet()
-        ignored: list[ListedFile] = []
-        left_out = self.left_out()
-        listed = self._files(lister.list_changed(), found)
-        while files := list(islice(listed, _AT_ONCE)):
-            of_files = self.finished.marks_of(files)
+        for files, of_files in self._listed(lister, found):
             if lister.lists_all and (self._leaving.size or left_out):
                 there_now.add(of_files)
             known_as = known.match(of_files)
             # With `by_name` another file of the name may have been read: this one is not cleaned.
-            if is_first and len(finished) and not self.finished.by_name:
-                there = np.flatnonzero((known_as == Known.SAME) & (finished.match(of_files) == Known.SAME))
+            if len(ended) and not self.finished.by_name:
+                there = np.flatnonzero((known_as == Known.SAME) & (ended.match(of_files) == Known.SAME))
                 found.finished += [files[i].relative_path for i in there.tolist()]
             interesting = np.flatnonzero(known_as != Known.SAME)
             marks.append(of_files[interesting])
-            new = [(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()]
-            ignored += [file for file, _ in new if self.finished.is_forgotten(file)]
-            self._take([entry for entry in new if not self.finished.is_forgotten(entry[0])], found)
+            self._take([(files[i], known_as[i] == Known.REWRITTEN) for i in interesting.tolist()], found)
         # Only when all files are described: after an error they are new again.
-        known.add(np.concatenate([np.empty(0, MARK), *marks]))
+        known.add(np.concatenate(marks))
         self._known = known
         if lister.lists_all:
             self._forget_gone(known, there_now, left_out, found)
-        self._leaving = np.append(self._leaving, self.finished.marks_of(ignored))
-        if ignored and is_first:
-            # Nearly all of them were read. A file that was added while the source was down looks the same.
-            _log.info("%d files are as old as forgotten ones and count as read", len(ignored))
-        elif ignored:
-            warn_ignored([file.relative_path for file in ignored], self.order)
         return found
+
+    def _find_forgotten(self, lister: Lister, known: MarkSet) -> Marks:
+        """Return the finished files that were forgotten and are there, and add them to the known ones.
+
+        Which they are shows when all of them are listed. So the first look of a run lists everything twice.
+        """
+        unread, marks = MarkSet(self.finished.unread.tobytes()), [NO_MARKS]
+        for files, of_files in self._listed(lister, FoundFiles()):
+            is_read = np.fromiter(map(self.finished.is_forgotten, files), np.bool_, len(files))
+            is_read &= (known.match(of_files) != Known.SAME) & (unread.match(of_files) != Known.SAME)
+            marks.append(of_files[is_read])
+        lister.forget()
+        there: Marks = np.concatenate(marks)
+        added, gone = self.finished.compare(there)
+        there = there[MarkSet(added.tobytes()).match(there) != Known.SAME]
+        # What is gone may be there in another version.
+        known.add(np.append(there, gone))
+        return there
+
+    def _listed(self, lister: Lister, found: FoundFiles) -> Iterator[tuple[list[ListedFile], Marks]]:
+        """Yield the files of a listing, some thousands at a time, with their marks."""
+        files = self._files(lister.list_changed(), found)
+        while some := list(islice(files, _AT_ONCE)):
+            yield some, self.finished.marks_of(some)
 
     def _forget_gone(self, known: MarkSet, there_now: MarkSet, left_out: list[ListedFile], found: FoundFiles) -> None:
         """Forget the files that a listing of all directories lacks, of those that were forgotten or left out."""
-        is_gone = there_now.match(self._leaving) == Known.NEW
-        known.remove(self._leaving[is_gone])
+        is_gone = there_now.match(self._leaving) != Known.SAME
+        found.gone = self._leaving[is_gone]
+        known.remove(found.gone)
         self._leaving = self._leaving[~is_gone]
         marks = self.finished.marks_of(left_out)
         is_gone = there_now.match(marks) == Known.NEW
@@ -164,12 +170,3 @@ class FileDiscovery:
                 if blocks is not None:
                     found.extend_span(file, blocks)
                 found.waiting.append(WaitingFile(file, blocks).pack(self.order))
-
-
-def warn_ignored(paths: list[str], order: FileOrder) -> None:
-    """Log that files are ignored because they were found too late."""
-    _log.warning(
-        "ignored, because they cannot be distinguished from forgotten files that were read: %s, %s",
-        name_ten(paths),
-        _TOO_LATE[order],
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -10,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
-from streaming_source.connectors.files.checkpoint import OrderKey, Remembered
+from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.listing import ListedFile
-from streaming_source.connectors.files.marks import MARK, Marks
+from streaming_source.connectors.files.marks import MARK, NO_MARKS, Marks
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError
@@ -58,46 +59,69 @@ class FinishedLog(FinishedFiles):
     entries up to that state. Later entries are of micro-batches that were not committed: they are removed before the
     next entry is written, so that an entry that is written again replaces the first one.
 
-    An entry is an Arrow file with columns `state`, `path` and `version` (see `MARK`). When there are many they
-    are merged, so that n entries are O(log n) files, and each mark is written O(log n) times.
+    An entry is an Arrow file with columns `state`, `path` and `version` (see `MARK`). Files that were finished before
+    its micro-batch have the state of the entry before. When there are many entries they are merged, so that n entries
+    are O(log n) files, and each mark is written O(log n) times.
     """
 
-    def __init__(self, root: Root, state: Remembered, *, by_name: bool = False) -> None:
-        super().__init__(by_name=by_name)
+    def __init__(self, order: FileOrder, root: Root, state: Remembered, *, by_name: bool = False) -> None:
+        super().__init__(order, state, by_name=by_name)
         self._log_id, self._last = state.log or (uuid4().hex[:12], 0)
         # Hidden from a source that reads the directory in which it may lie.
         self._journal = Journal(root, "stateLocation", mend=_MEND).within(f"_{self._log_id}")
-        self._added: list[ListedFile] = []
+        # For the next entry, as finished before it. An offset without a log has some where the option is new.
+        in_offset = [*state.segments, *([] if state.last is None else [state.last])]
+        self._before = [np.frombuffer(segment.marks, MARK) for segment in in_offset]
         self._parts: list[_Part] | None = None
 
     def load(self) -> Marks:
         self._journal.check()
-        if not self._last:
-            return np.empty(0, MARK)
+        return np.concatenate([NO_MARKS, *self._before, self._logged(-1, self._last)])
+
+    def finished_by(self, start: Remembered | None, end: Remembered) -> Marks:
+        if end.log is None:
+            return NO_MARKS
+        return self._logged(0 if start is None or start.log is None else start.log[1], end.log[1])
+
+    def settle(self, there: Marks) -> None:
+        if self.forgotten is not None:
+            self._before.append(there)
+            self.forgotten = self._sketch = None
+
+    def _logged(self, after: int, upto: int) -> Marks:
+        """Return the marks of the entries of later states than `after`, up to `upto`, which has one if it is not 0."""
+        if not upto or after == upto:
+            return NO_MARKS
         parts = _without_contained(self._listed())
-        if not any(part.first <= self._last <= part.last for part in parts):
-            raise DataLossError(f"stateLocation has no entry of state {self._last} in {self._journal}: {_MEND}")
-        table = _upto(self._read([part for part in parts if part.first <= self._last]), self._last)
+        if not any(part.first <= upto <= part.last for part in parts):
+            raise DataLossError(f"stateLocation has no entry of state {upto} in {self._journal}: {_MEND}")
+        table = _upto(self._read([part for part in parts if part.first <= upto and part.last > after]), upto)
+        table = table.filter(pc.greater(table["state"], after))
         marks = np.empty(table.num_rows, MARK)
         marks["path"], marks["version"] = table["path"].to_numpy(), table["version"].to_numpy()
         return marks
 
     def add(self, file: ListedFile) -> None:
-        self._added.append(file)
+        self._before.append(self.marks_of([file]))
 
-    def save(self, checkpoint_id: int, lowest_waiting: OrderKey | None, newest_ms: int) -> Remembered:
-        if self._added:
+    def save(
+        self, checkpoint_id: int, finished: Sequence[ListedFile], lowest_waiting: OrderKey | None, newest_ms: int
+    ) -> Remembered:
+        before = np.concatenate([NO_MARKS, *self._before])
+        if finished or before.size:
             if self._parts is None:
                 self._parts = self._cut()
-            marks = self.marks_of(self._added)
+            marks = np.concatenate([before, self.marks_of(finished)])
+            states = np.full(marks.size, checkpoint_id)
+            states[: before.size] = self._last
             part = _Part(checkpoint_id, checkpoint_id)
-            columns = (np.full(marks.size, checkpoint_id), marks["path"].copy(), marks["version"].copy())
+            columns = (states, marks["path"].copy(), marks["version"].copy())
             self._write(part, pa.table([pa.array(column) for column in columns], schema=_SCHEMA))
             self._parts.append(part)
             self._last = checkpoint_id
-            self._added.clear()
+            self._before.clear()
             self._merge()
-        return Remembered(log=(self._log_id, self._last)) if self._last else Remembered()
+        return replace(self._of_forgotten(), log=(self._log_id, self._last) if self._last else None)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ import posixpath
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -21,22 +20,23 @@ from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles, warn_ignored
+from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.lagging import LaggingDirectories
-from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
+from streaming_source.connectors.files.marks import Known, MarkSet
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
-from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError
 
 __all__ = ["FiniteFileEnumerator"]
 
 RECENT_FILES: Final = 1024
-"""How many finished files an offset remembers where files are read in the order of names or modification times."""
-
-_HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
+"""How many finished files an offset remembers one by one."""
+_SPAN_MS: Final = 10_000
+"""How exactly it is known when the oldest file was modified that waits: with so many more files to remember."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +65,13 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
                 "at most: it needs a built-in watermark generator, or use fileOrder = eventTime"
             )
         self._is_bounded = config.bounded
-        self._backlog = Backlog(self._order, max(config.max_file_age_us // 64_000, 1000))
+        self._backlog = Backlog(self._order, _SPAN_MS)
         self._lagging = LaggingDirectories(context.out_of_orderness_us or 0)
         self._left_out: dict[str, ListedFile] = {}
+        # Files that wait although files with higher keys were forgotten: they came late.
+        self._late: dict[str, ListedFile] = {}
+        # Where the next state is, of splits in work.
+        self._positions: dict[str, int] = {}
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
         # Opened since the last state.
@@ -82,7 +86,10 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             max_age_ms = config.max_file_age_us // 1000
             self._finished = RecentFiles(self._order, max_age_ms, remembered, RECENT_FILES, by_name=by_name)
         else:
-            self._finished = FinishedLog(config.place(config.state_location), remembered, by_name=by_name)
+            self._finished = FinishedLog(self._order, config.place(config.state_location), remembered, by_name=by_name)
+        # With these options it takes more than the marks of files to know their splits again, as they were read.
+        takes_others = config.ignore_missing_files or config.ignore_changed_files
+        self._names_finished = not (config.file_name_only or config.allow_overwrites or takes_others)
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -128,22 +135,23 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         if self._cleaner is not None:
             # They were committed, but the source stopped before it could clean them.
             self._cleaner.clean(found.finished)
-        waiting = found.waiting
-        if found.forgotten != self._finished.forgotten:
-            waiting = self._without_forgotten(waiting)
-        self._backlog.add(waiting)
+        # With limits of times a listing may lack files that are there.
+        lists_all = self._config.modified_after is None and self._config.modified_before is None
+        if found.forgotten is not None and (lists_all or not self._finished.has_sketch):
+            self._finished.settle(found.forgotten)
+        if lists_all:
+            self._finished.remove(found.gone)
+        self._add_waiting(found.waiting)
         self._queue = self._backlog
         if self._config.bounded and self._until_ms is None:
             self._until_ms = self._newest_ms
         self._publish_queue()
 
-    def _without_forgotten(self, packed: list[bytes]) -> list[bytes]:
-        """Leave out files up to a key that was forgotten after they were found: a restart would ignore them."""
-        files = [WaitingFile.unpack(entry, self._order).file for entry in packed]
-        forgotten = [self._finished.is_forgotten(file) for file in files]
-        if any(forgotten):
-            warn_ignored([file.relative_path for file in compress(files, forgotten)], self._order)
-        return [entry for entry, is_forgotten in zip(packed, forgotten, strict=True) if not is_forgotten]
+    def _add_waiting(self, packed: list[bytes]) -> None:
+        if self._finished.forgotten is not None:
+            files = (WaitingFile.unpack(entry, self._order).file for entry in packed)
+            self._late.update((file.relative_path, file) for file in files if self._finished.is_forgotten(file))
+        self._backlog.add(packed)
 
     def _take_rewritten(self, waiting: WaitingFile) -> None:
         path = waiting.file.relative_path
@@ -159,10 +167,11 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
                     "allowOverwrites = true to read such files again as a whole"
                 )
                 self._take_change(waiting.file, error)
+                self._finished.add(waiting.file)
                 return
             self._rewritten.add(path)
         self._left_out.pop(path, None)
-        self._backlog.add([waiting.pack(self._order)])
+        self._add_waiting([waiting.pack(self._order)])
 
     # ---- files that are opened, and finished -------------------------------------------------------------------------
 
@@ -176,6 +185,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         if file is not None:
             self._opened_files += 1
             self._opened_bytes += file.size
+            self._late.pop(file.relative_path, None)
         files, size = self._config.max_files_per_trigger, self._config.max_bytes_per_trigger
         return (files is None or self._opened_files < files) and (size is None or self._opened_bytes < size)
 
@@ -200,12 +210,17 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         return saturating_add(self._latest_us, -self._context.out_of_orderness_us)
 
     def split_at(self, split_id: str, position: int) -> FileSplit:
-        file = self._open_files[split_id]
+        file, self._positions[split_id] = self._open_files[split_id], position
         return FileSplit(split_id, position, modified_ms=file.modified_ms, size=file.size)
 
+    def finish_split(self, split_id: str) -> None:
+        self._positions.pop(split_id, None)
+        super().finish_split(split_id)
+
     def _finish(self, file: ListedFile) -> None:
-        self._finished.add(file)
         if self._state is None:
+            # In an offset of version 1 it is a split alone.
+            self._finished.add(file)
             self._just_finished.append(file)
         elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
@@ -213,24 +228,46 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
     def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id
         self._opened_files = self._opened_bytes = 0
-        remembered = self._finished.save(checkpoint_id, self._backlog.lowest, self._newest_ms)
+        finished = [file for split_id, file in self._open_files.items() if self._is_read(split_id)]
+        remembered = self._finished.save(checkpoint_id, finished, self._backlog.lowest, self._newest_ms)
+        not_read = filter(self._finished.is_forgotten, (*self._late.values(), *self._left_out.values()))
         latest_us = None if self._order == "eventTime" or self._latest_us == NO_TIMESTAMP else self._latest_us
         return FilesCheckpoint(
-            remembered=remembered,
+            remembered=replace(remembered, unread=self._finished.marks_of(not_read).tobytes()),
             until_ms=self._until_ms,
             latest_us=latest_us,
             split_by="file",
             order=self._order,
             by_name=self._config.file_name_only,
+            names_finished=self._names_finished,
         )
 
+    def _is_read(self, split_id: str) -> bool:
+        log = self._logs.get(split_id)
+        return log is not None and self._positions.get(split_id, -1) >= log.files[-1].end
+
     def expect_finished(self, split_ids: Collection[str]) -> None:
-        """Finished files stay in the offset of their micro-batch: they leave no room."""
+        super().expect_finished(split_ids if self._names_finished else ())
 
     def _find_finished(
         self, left: Sequence[FileSplit], start: FilesCheckpoint | None, end: FilesCheckpoint, in_work: Collection[str]
     ) -> Sequence[FileSplit]:
-        raise UnsupportedOperationError("finished files are in the offset of their micro-batch")
+        marks = self._finished.finished_by(None if start is None else start.remembered, end.remembered)
+        finished, found = MarkSet(marks.tobytes()), list[FileSplit]()
+        for directory in Lister(self._config.root, end.until_ms).list_changed():
+            known_as = finished.match(self._finished.marks_of(directory.files))
+            for number in np.flatnonzero(known_as != Known.NEW).tolist():
+                if known_as[number] == Known.REWRITTEN:
+                    raise self._rewritten_while_read(directory.files[number].relative_path)
+                found.append(FileSplit.of_file(directory.files[number]))
+        if len(found) < marks.size:
+            gone = name_ten({split.split_id for split in left} - {split.split_id for split in found})
+            raise FileGoneError(
+                f"{marks.size - len(found)} of the {marks.size} files that a micro-batch has read to their ends are "
+                f"gone{gone and f', such as {gone}'}, and it is read again after a restart; restore them, or use a new "
+                "checkpointLocation"
+            )
+        return [split for split in found if split.split_id not in in_work]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -170,7 +170,8 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         for option, now, was in (
             ("fileOrder", self.file_order, checkpoint.order),
             ("fileNameOnly", self.file_name_only, checkpoint.by_name),
-            ("stateLocation is given", is_logged, was_logged),
+            # Given anew, the log begins with what the offset remembers.
+            ("stateLocation is given", is_logged, was_logged or is_logged),
         ):
             if now != was:
                 raise OffsetError(
@@ -190,6 +191,10 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _first_directory(self) -> ListedDirectory | None:
         listed = Lister(self.root).list_changed()
         return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
+
+    def names_finished(self, checkpoint: FilesCheckpoint) -> bool:
+        """Where each file is a split, the offset has the marks of those that its micro-batch has finished."""
+        return checkpoint.names_finished
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[FileSplit]:
         # Imported here: the planner does not need it.
