@@ -50,8 +50,8 @@ class FilesCheckpoint:
     """What an offset has in addition to the splits in work.
 
     `split_by` is what a split is. If it is a directory, `finished` has the ids of finished splits, sorted. If it is a
-    file, `remembered` has the finished files, and if it `names_finished` those of the last micro-batch are in no other
-    place of the offset; `order` is the order in which files are opened; with `by_name` files are known by their names
+    file, `remembered` has the finished files, and if it `names_finished` those of the last micro-batch are no splits of
+    the offset; `order` is the order in which files are opened; with `by_name` files are known by their names
     alone. In the order of names or modification times `latest_us` is the latest event time in the files that were
     opened, None before any. A bounded source reads no file modified after `until_ms`; None before the first listing.
     """

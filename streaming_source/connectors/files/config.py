@@ -252,12 +252,12 @@ class FilesConfig(ReadingConfig):
         return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
 
     def given_columns(self, schema: pa.Schema) -> GivenColumns:
-        """Return the columns of a query whose values are known by the places of files."""
+        """Return the columns of a query whose values are known by the paths of files."""
         root = self.root
         return GivenColumns(root.open()[0], root.paths[0], schema, in_names=not self.recursive_file_lookup)
 
-    def place(self, uri: str) -> Root:
-        """Return another place, with the storage options unless it is on the local file system."""
+    def at(self, uri: str) -> Root:
+        """Return another directory, with the storage options unless it is on the local file system."""
         return self.storage.at(uri)
 
 

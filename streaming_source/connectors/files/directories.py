@@ -106,7 +106,7 @@ class DirectoryDiscovery:
         return FoundInDirectories(found, sorted(empty), changed)
 
     def remembered(self) -> int:
-        """Return how many names are kept, without the highest name of each directory."""
+        """Return how many names are remembered, without the highest name of each directory."""
         return sum(map(len, self._seen.values()))
 
     def _forget_missing(self, split_id: str, listed: set[str]) -> None:
@@ -203,7 +203,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         for file in found.changed:
             self._take_change(file.now, self._has_changed(file))
         for split_id in found.empty:
-            self._begin(split_id)
+            self._assign(split_id)
         for new in found.new:
             self._add_file(new)
         if not self._listed:
@@ -217,7 +217,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
             self._no_more_splits()
 
     def _check_restored(self) -> None:
-        """Raise if a file that was begun before a restart is not in the first listing."""
+        """Raise if a file that was read in part before a restart is not in the first listing."""
         for split_id, split in self._restored.items():
             log = self._logs.get(split_id)
             is_there = log is not None and bool(log.files) and log.files[0].name == split.file
@@ -248,7 +248,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
     def _add_file(self, new: NewFile) -> None:
         file, blocks = new.file, new.blocks or NO_BLOCKS
         split_id = _split_of(file)
-        log = self._begin(split_id)
+        log = self._assign(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
         # After a restart the first file was read in part: its rows before that are not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
@@ -267,7 +267,7 @@ class DirectoryEnumerator(FileSplitEnumerator):
         if self._cleaner is not None:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
-    def _begin(self, split_id: str) -> FileLog:
+    def _assign(self, split_id: str) -> FileLog:
         log = self._logs.get(split_id)
         if log is None:
             log = self._logs[split_id] = FileLog()

@@ -96,15 +96,15 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
             infos = self._filesystem.get_file_info([self._path(file.relative_path) for file, _ in found])
             now = [ListedFile.of_info(file.directory, info) for (file, _), info in zip(found, infos, strict=True)]
             written = [
-                place
-                for place, info in enumerate(infos)
-                if info.type is fs.FileType.File and now[place].version != found[place][0].version
+                number
+                for number, info in enumerate(infos)
+                if info.type is fs.FileType.File and now[number].version != found[number][0].version
             ]
             if not written:
                 break
-            files = [now[place] for place in written]
-            for place, file, blocks in zip(written, files, self._describe_listed(files), strict=True):
-                found[place] = file, blocks
+            files = [now[number] for number in written]
+            for number, file, blocks in zip(written, files, self._describe_listed(files), strict=True):
+                found[number] = file, blocks
         return found
 
     def _take_change(self, file: ListedFile, error: SourceError) -> None:

@@ -143,7 +143,7 @@ class FileDiscovery:
         found.left_out_and_gone += [left_out[i].relative_path for i in np.flatnonzero(is_gone).tolist()]
 
     def remembered(self) -> int:
-        """Return how many marks are kept."""
+        """Return how many marks are remembered."""
         return 0 if self._known is None else len(self._known)
 
     def _files(self, directories: Iterable[ListedDirectory], found: FoundFiles) -> Iterator[ListedFile]:

@@ -143,8 +143,8 @@ class Lister:
         if self._sink_log is None:
             self._sink_log = SinkLog.of(self._selection)
         if self._full_at == -math.inf:
-            places = [_path(self._root, directory) for directory in directories]
-            check_above(self._filesystem, {*places, *(posixpath.dirname(file.path) for file in files)})
+            paths = [_path(self._root, directory) for directory in directories]
+            check_above(self._filesystem, {*paths, *(posixpath.dirname(file.path) for file in files)})
         has_more = self._sink_log is not None and self._sink_log.refresh()
         # A file is written before it is in the log: its directory may have settled without it.
         if has_more or time.monotonic() >= self._full_at + _FULL_EVERY_S:

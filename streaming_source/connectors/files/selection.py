@@ -50,8 +50,8 @@ class Selection:
 
     def open(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the root: the one path, or the lowest directory that contains all paths."""
-        filesystems, places, _ = zip(*self._parsed(), strict=True)
-        return filesystems[0], places[0] if len(places) == 1 else posixpath.commonpath(places)
+        filesystems, paths, _ = zip(*self._parsed(), strict=True)
+        return filesystems[0], paths[0] if len(paths) == 1 else posixpath.commonpath(paths)
 
     def single_directory(self) -> tuple[fs.FileSystem, str] | None:
         """Return the file system and the path, if there is one path and it is no pattern."""
@@ -97,17 +97,17 @@ class Selection:
         for path in self.paths:
             for one in _without_braces(path):
                 fixed, pattern = _fixed_part(one)
-                filesystem, place = Root(fixed, self.storage).open()
-                literal = posixpath.join(place, *pattern)
+                filesystem, start = Root(fixed, self.storage).open()
+                literal = posixpath.join(start, *pattern)
                 found = StoreRetries().run(partial(filesystem.get_file_info, literal)) if pattern else None
                 if found and found.type is fs.FileType.Directory:
-                    place, pattern = literal, []
-                parsed.append((filesystem, place, pattern))
+                    start, pattern = literal, []
+                parsed.append((filesystem, start, pattern))
         first = parsed[0][0]
-        for filesystem, place, _ in parsed[1:]:
+        for filesystem, start, _ in parsed[1:]:
             if not filesystem.equals(first):
                 raise OptionError(
-                    f"path: {parsed[0][1]} and {place} are of different file systems; read them as two sources"
+                    f"path: {parsed[0][1]} and {start} are of different file systems; read them as two sources"
                 )
         return parsed
 
@@ -117,7 +117,7 @@ def split_paths(name: str, value: str) -> tuple[str, ...]:
     try:
         paths = json.loads(value) if value.strip().startswith("[") else value
     except ValueError:
-        # A pattern may begin with a bracket as well.
+        # A pattern may start with a bracket as well.
         paths = value
     if isinstance(paths, list) and not (paths and all(isinstance(path, str) and path.strip() for path in paths)):
         raise OptionError(f"option {name} = {without_secrets(value)!r}: must be a JSON list of paths, of text")
@@ -157,8 +157,8 @@ def _fixed_part(path: str) -> tuple[str, list[str]]:
     return fixed or ("/" if path.startswith("/") else "."), names
 
 
-def _matching(filesystem: fs.FileSystem, place: str, names: list[str]) -> Iterator[fs.FileInfo]:
-    for info in filesystem.get_file_info(fs.FileSelector(place, allow_not_found=True)):
+def _matching(filesystem: fs.FileSystem, path: str, names: list[str]) -> Iterator[fs.FileInfo]:
+    for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
         if (is_hidden(info.base_name) and not is_hidden(names[0])) or not fnmatchcase(info.base_name, names[0]):
             continue
         if len(names) == 1:

@@ -36,7 +36,7 @@ class SinkLog:
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self._filesystem = filesystem
         self._root = root
-        self._place = posixpath.join(root, _SINK_LOG)
+        self._folder = posixpath.join(root, _SINK_LOG)
         self.paths: set[str] = set()
         # Number of the last micro-batch that was read.
         self._read = -1
@@ -48,8 +48,8 @@ class SinkLog:
         if root is None:
             return None
         filesystem, path = root
-        place = posixpath.join(path, _SINK_LOG)
-        return cls(filesystem, path) if filesystem.get_file_info(place).type is fs.FileType.Directory else None
+        folder = posixpath.join(path, _SINK_LOG)
+        return cls(filesystem, path) if filesystem.get_file_info(folder).type is fs.FileType.Directory else None
 
     def refresh(self) -> bool:
         """Read new entries; return whether there were any."""
@@ -66,7 +66,7 @@ class SinkLog:
         return self._read != before
 
     def _refresh(self) -> None:
-        listed = self._filesystem.get_file_info(fs.FileSelector(self._place))
+        listed = self._filesystem.get_file_info(fs.FileSelector(self._folder))
         matches = [found for info in listed if (found := _SINK_LOG_ENTRY.fullmatch(info.base_name))]
         compacted = max((int(found[1]) for found in matches if found[2]), default=-1)
         paths, read = self.paths, self._read
@@ -81,7 +81,7 @@ class SinkLog:
         self.paths, self._read = paths.union(new), following[-1] if following else read
 
     def _files_of(self, name: str) -> Iterator[str]:
-        with self._filesystem.open_input_stream(posixpath.join(self._place, name), compression=None) as file:
+        with self._filesystem.open_input_stream(posixpath.join(self._folder, name), compression=None) as file:
             lines = file.read().decode(errors="replace").splitlines()
         if not lines or lines[0] != _SINK_LOG_VERSION:
             raise self._malformed(name, f"its first line is {lines[0] if lines else ''!r}, not {_SINK_LOG_VERSION!r}")
@@ -98,20 +98,20 @@ class SinkLog:
         parts = urlsplit(uri)
         path = unquote(parts.path)
         # In an object store the host is the bucket, and the first part of the path.
-        places = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
+        paths = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
         roots = [self._root]
         if self._filesystem.type_name == "local":
-            places.append(os.path.realpath(path))
+            paths.append(os.path.realpath(path))
             roots.append(os.path.realpath(self._root))
         for root in roots:
-            for place in places:
-                if place.startswith(f"{root.rstrip('/')}/"):
-                    return posixpath.relpath(place, root)
+            for below in paths:
+                if below.startswith(f"{root.rstrip('/')}/"):
+                    return posixpath.relpath(below, root)
         raise self._malformed(name, f"it has {without_secrets(uri)!r}, which is not below: was the directory moved?")
 
     def _malformed(self, name: str, why: str) -> MalformedDataError:
         return MalformedDataError(
-            f"{self._place}/{name}: this log of Spark's file sink decides which files are read, and cannot be read "
+            f"{self._folder}/{name}: this log of Spark's file sink decides which files are read, and cannot be read "
             f"itself: {why}. Repair it, or read all files without the log, by a pattern in place of the directory, as "
             f"in {self._root}/*"
         )

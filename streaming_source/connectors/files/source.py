@@ -75,10 +75,10 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
 
     @property
     def identity(self) -> str:
-        place = ",".join(self.root.patterns())
+        paths = ",".join(self.root.patterns())
         if self.path_glob_filter is not None:
-            place = f"{place}:{self.path_glob_filter}"
-        return place if self.format == ParquetFormat() else f"{place}:{self.zoned_format.identity}"
+            paths = f"{paths}:{self.path_glob_filter}"
+        return paths if self.format == ParquetFormat() else f"{paths}:{self.zoned_format.identity}"
 
     @property
     def boundedness(self) -> Boundedness:

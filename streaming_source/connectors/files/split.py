@@ -107,15 +107,15 @@ class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
     def deserialize(self, version: int, data: bytes) -> FileSplit:
         check_version(version, self.version, "splits")
         try:
-            split_id, position, *place = json.loads(data)
-            if len(place) <= 2:
-                modified_ms, size = [*place, None][:2]
+            split_id, position, *rest = json.loads(data)
+            if len(rest) <= 2:
+                modified_ms, size = [*rest, None][:2]
                 split = FileSplit(split_id, position, modified_ms=modified_ms, size=size)
             else:
                 names = ("file", "row", "files", "modified_ms", "size", "newest_ms")
-                if not 3 <= len(place) <= len(names):
-                    raise ValueError(f"{len(place)} entries after the position")
-                split = FileSplit(split_id, position, **dict(zip(names, place, strict=False)))
+                if not 3 <= len(rest) <= len(names):
+                    raise ValueError(f"{len(rest)} entries after the position")
+                split = FileSplit(split_id, position, **dict(zip(names, rest, strict=False)))
             _check_types(split)
         except (ValueError, TypeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no split of files: {error}") from error
