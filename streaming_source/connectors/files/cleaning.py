@@ -73,7 +73,7 @@ class Cleaner:
                 _log.warning("cleanSource = %s: %s is left where it is: %s", self._config.clean_source, path, error)
 
     def _archive_path(self, uri: str) -> str:
-        filesystem, target = self._config.at(uri).open()
+        filesystem, target = self._config.place(uri).open()
         root = self._root
         if not filesystem.equals(self._filesystem):
             raise OptionError(

@@ -256,7 +256,7 @@ class FilesConfig(ReadingConfig):
         root = self.root
         return GivenColumns(root.open()[0], root.paths[0], schema, in_names=not self.recursive_file_lookup)
 
-    def at(self, uri: str) -> Root:
+    def place(self, uri: str) -> Root:
         """Return another directory, with the storage options unless it is on the local file system."""
         return self.storage.at(uri)
 

@@ -35,9 +35,9 @@ def order_key(file: ListedFile, order: FileOrder) -> OrderKey:
 class FinishedFiles(ABC):
     """The files that were read to their ends.
 
-    Those up to the key `forgotten` are not remembered one by one: after a restart the first listing has them, beside
-    `unread` ones and those that came meanwhile, and `compare` tells which they are. While the source runs, all files
-    that are there are known. Its methods run on the coordinator's thread; those that say so on any.
+    Those up to the key `forgotten` are not remembered one by one: after a restart the first listing has them, with
+    `unread` ones and those that came meanwhile, and `compare` returns which is which. While the source runs, all files
+    that are there are known. Its methods run on the coordinator's thread, or on any where they are marked so.
     """
 
     def __init__(self, order: FileOrder, state: Remembered, *, by_name: bool) -> None:
@@ -69,7 +69,7 @@ class FinishedFiles(ABC):
         Raises
         ------
         MalformedDataError
-            If there are new ones, so many that they cannot be told from the finished ones.
+            If there are new ones, so many that they cannot be distinguished from the finished ones.
         """
         if self._sketch is None:
             _log.info("%d files are as old as forgotten ones and count as read", there.size)
@@ -82,13 +82,13 @@ class FinishedFiles(ABC):
                 what = fix = "names"
             raise MalformedDataError(
                 f"{there.size} files have {what} up to {self._shown}, and only {len(self._sketch)} of them were read: "
-                "so many others came while the query did not run that they cannot be told from those. Give the others "
+                "so many others came while the query did not run that they cannot be distinguished. Give the others "
                 f"later {fix}, or use a new checkpointLocation"
             )
         if there.size:
             _log.warning(
                 "%d of %d files that were read up to %s are gone since this query ran last, and so many that a file "
-                "that came meanwhile with so low a name or modification time cannot be told from the others: the "
+                "that came meanwhile with so low a name or modification time cannot be distinguished from the others: the "
                 "%d that are there count as read",
                 len(self._sketch) - there.size,
                 len(self._sketch),

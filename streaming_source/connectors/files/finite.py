@@ -86,7 +86,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             max_age_ms = config.max_file_age_us // 1000
             self._finished = RecentFiles(self._order, max_age_ms, remembered, RECENT_FILES, by_name=by_name)
         else:
-            self._finished = FinishedLog(self._order, config.at(config.state_location), remembered, by_name=by_name)
+            self._finished = FinishedLog(self._order, config.place(config.state_location), remembered, by_name=by_name)
         # With these options it takes more than the marks of files to know their splits again, as they were read.
         takes_others = config.ignore_missing_files or config.ignore_changed_files
         self._names_finished = not (config.file_name_only or config.allow_overwrites or takes_others)
