@@ -50,7 +50,7 @@ class Tables(SourceConformance):
         log.write_text(json.dumps({"add": add}))
 
     def serialized_before(self) -> Iterable[tuple[int, bytes, Any]]:
-        file = TableFile("a.parquet", 3, 17, 5, 6, '{"p":{"x":"1"}}')
+        file = TableFile("a.parquet", 3, 17, 5, 6, (("x", "1"),))
         yield 1, b'["a.parquet@v3",12,17,5,6,"{\\"p\\":{\\"x\\":\\"1\\"}}"]', TableSplit(file, 12)
 
 

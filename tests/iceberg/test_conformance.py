@@ -12,7 +12,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from streaming_source.connectors.iceberg import IcebergSource
-from streaming_source.connectors.tables.files import TableFile
+from streaming_source.connectors.tables.files import Deletes, TableFile
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.testing.conformance import Expected, SourceConformance
 from streaming_source.testing.conformance.connector import ROWS
@@ -60,7 +60,7 @@ class Tables(SourceConformance):
         return f"{self.location(split)}@v{self.snapshot_of(max(split, last))}"
 
     def serialized_before(self) -> Iterable[tuple[int, bytes, Any]]:
-        file = TableFile("s3://a/a.parquet", 3, 17, 5, 6, '{"p":{"3":"1"},"d":[4,"0:1f"]}')
+        file = TableFile("s3://a/a.parquet", 3, 17, 5, 6, (("3", "1"),), Deletes(4, "0:1f"))
         detail = b'"{\\"p\\":{\\"3\\":\\"1\\"},\\"d\\":[4,\\"0:1f\\"]}"'
         yield 1, b'["s3://a/a.parquet@v3",12,17,5,6,' + detail + b"]", TableSplit(file, 12)
 

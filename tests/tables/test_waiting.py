@@ -136,5 +136,5 @@ def test_a_damaged_checkpoint_is_refused(written: bytes) -> None:
 def test_files_are_columns() -> None:
     assert isinstance(files_of([]), pa.Table)
     assert files_of(table_of([(1, "a")], 2)).to_pylist() == [
-        {"path": "a1", "version": 2, "size": 1, "low_us": 1, "high_us": 1, "detail": ""}
+        {"path": "a1", "version": 2, "size": 1, "low_us": 1, "high_us": 1, "partition": [], "deletes": None}
     ]

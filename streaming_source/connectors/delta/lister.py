@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import deltalake
-import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
@@ -22,7 +20,7 @@ from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
-from streaming_source.connectors.tables.files import LISTED, TableFile
+from streaming_source.connectors.tables.files import Deletes, TableFile, listed
 from streaming_source.connectors.tables.lister import ColumnBounds, Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
@@ -126,29 +124,17 @@ class DeltaLister:
         del opened
         # The order of Delta's own source.
         actions = pa.table(table.get_add_actions(flatten=False)).sort_by(_ORDER)
-        partitions: Sequence[Mapping[str, str | None]] = [{}] * actions.num_rows
+        partitions = None
         if self._columns.partition_columns:
             partitions = self._texts_of_partitions(actions["partition"], table)
-        low, high, complete = self._statistics.bounds_in_snapshot(actions, partitions)
-        deleted = self._deleted.load(version, table)
-        paths = actions["path"].cast(pa.string())
-        self._check_deleted(deleted, paths, version)
-        if not self._columns.partition_columns and not deleted:
-            detail = pa.array(np.full(len(paths), "", object), pa.string())
-        else:
-            names = paths.to_pylist()
-            details = (
-                _detail(of, has_deleted=path_in_table(name) in deleted)
-                for name, of in zip(names, partitions, strict=True)
-            )
-            detail = pa.array(details, pa.string())
-        versions = pa.array(np.full(len(paths), version, np.int64))
-        rows = actions["num_records"].cast(pa.int64())
+        bounds = self._statistics.bounds_in_snapshot(actions, partitions or ())
+        deleted, deletes = self._deleted.load(version, table), None
+        paths, sizes, rows = (as_array(actions[name]) for name in ("path", "size_bytes", "num_records"))
         if deleted:
-            has_deleted = [path_in_table(name) in deleted for name in paths.to_pylist()]
-            rows = pc.if_else(pa.array(has_deleted, pa.bool_()), None, rows)
-        columns = [paths, versions, actions["size_bytes"].cast(pa.int64()), low, high, detail, rows, complete]
-        return pa.Table.from_arrays([as_array(column) for column in columns], schema=LISTED)
+            names = [path_in_table(name) for name in paths.to_pylist()]
+            self._check_deleted(deleted, names, version)
+            deletes = [Deletes(version) if name in deleted else None for name in names]
+        return listed(paths, version, sizes, bounds, rows, partitions, deletes)
 
     def bounds(self, version: int, columns: Sequence[str]) -> dict[str, dict[str, ColumnBounds]]:
         actions = pa.table(self._open_table(version).get_add_actions(flatten=True))
@@ -256,27 +242,16 @@ class DeltaLister:
 
     def _files_of(self, actions: Actions) -> pa.Table:
         adds, version = actions.new_files, actions.version
-        low, high, complete = self._statistics.bounds_in_log(adds)
-        has_deleted = [bool(add.get("deletionVector")) for add in adds]
-        details = [
-            _detail(add.get("partitionValues") or {}, has_deleted=deleted)
-            for add, deleted in zip(adds, has_deleted, strict=True)
-        ]
-        rows = [
-            None if deleted else json.loads(add.get("stats") or "{}").get("numRecords")
-            for add, deleted in zip(adds, has_deleted, strict=True)
-        ]
-        columns = [
+        low, high, complete, rows = self._statistics.bounds_in_log(adds)
+        return listed(
             pa.array([add["path"] for add in adds], pa.string()),
-            pa.array(np.full(len(adds), version, np.int64)),
+            version,
             pa.array([int(add["size"]) for add in adds], pa.int64()),
-            low,
-            high,
-            pa.array(details, pa.string()),
-            pa.array(rows, pa.int64()),
-            complete,
-        ]
-        return pa.Table.from_arrays(columns, schema=LISTED)
+            (low, high, complete),
+            rows,
+            [add.get("partitionValues") or {} for add in adds],
+            [Deletes(version) if add.get("deletionVector") else None for add in adds],
+        )
 
     def _take_metadata(self, version: int, metadata: Mapping[str, Any]) -> None:
         if str(metadata["id"]) != self._table_id:
@@ -309,12 +284,11 @@ class DeltaLister:
     # ---- a file ------------------------------------------------------------------------------------------------------
 
     def data_file(self, file: TableFile) -> DataFile:
-        detail = json.loads(file.detail) if file.detail else {}
         path, name = path_in_table(file.path), file.path
         place = self._place(path, file.version)
-        given = self._columns.given(detail.get("p") or {}, name, self._schema.names)
-        deleted = self._deleted.of(file.version, path) if detail.get("dv") else None
-        if detail.get("dv") and deleted is None:
+        given = self._columns.given(dict(file.partition), name, self._schema.names)
+        deleted = None if file.deletes is None else self._deleted.of(file.version, path)
+        if file.deletes is not None and deleted is None:
             raise DataLossError(
                 f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more. "
                 "Use a new checkpointLocation"
@@ -340,9 +314,9 @@ class DeltaLister:
             )
         return place
 
-    def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: pa.ChunkedArray, version: int) -> None:
+    def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: list[str], version: int) -> None:
         """Refuse to read deleted rows because a path is written in two ways."""
-        if deleted and (others := {*deleted} - {path_in_table(path) for path in paths.to_pylist()}):
+        if others := {*deleted} - {*paths}:
             raise UnsupportedOperationError(
                 f"{self._title}, version {version}: rows of {min(others)} are deleted, and the table has no file of "
                 "that path. Read it with spark.readStream.format('delta'), or purge it (REORG TABLE ... APPLY (PURGE))"
@@ -352,13 +326,6 @@ class DeltaLister:
 def _texts(values: pa.Array) -> list[str | None]:
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     return texts
-
-
-def _detail(values: Mapping[str, str | None], *, has_deleted: bool) -> str:
-    detail: dict[str, Any] = {"p": values} if values else {}
-    if has_deleted:
-        detail["dv"] = 1
-    return json.dumps(detail, separators=(",", ":")) if detail else ""
 
 
 _UNITS_MS: Final = {

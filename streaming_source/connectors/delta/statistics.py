@@ -48,15 +48,19 @@ class FileStatistics:
         complete = pa.repeat(pa.scalar(False), len(rows)) if nulls is None else pc.fill_null(pc.equal(nulls, 0), False)
         return (*self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US), as_array(complete))
 
-    def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> Bounds:
-        """Of the files that a commit adds, as its JSON has them."""
+    def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
+        """Of the files that a commit adds, as its JSON has them; and how many rows they have."""
+        stats = [json.loads(add.get("stats") or "{}") for add in adds]
+        return (*self._in_log(adds, stats), pa.array([of.get("numRecords") for of in stats], pa.int64()))
+
+    def _in_log(self, adds: list[Mapping[str, Any]], stats: list[Mapping[str, Any]]) -> Bounds:
         bounds = self._bounds
         if bounds is None or not adds:
             return _unknown(len(adds))
         if bounds.path[0] in self._columns.partition_columns:
             partitions = [add.get("partitionValues") or {} for add in adds]
             return self._of_partition(bounds.path[0], partitions, adds[0]["path"])
-        path, stats = self._columns.physical(bounds.path), [json.loads(add.get("stats") or "{}") for add in adds]
+        path = self._columns.physical(bounds.path)
         low, high = (
             _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
             for kind in ("minValues", "maxValues")

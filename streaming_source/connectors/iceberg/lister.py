@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -275,9 +274,8 @@ class IcebergLister:
     # ---- a file ------------------------------------------------------------------------------------------------------
 
     def data_file(self, file: TableFile) -> DataFile:
-        detail = json.loads(file.detail) if file.detail else {}
-        given = given_of(detail.get("p", {}), self._columns, self._schema)
-        deleted = self._deleted_rows(file, *detail["d"]) if "d" in detail else None
+        given = given_of(file.partition, self._columns, self._schema)
+        deleted = None if file.deletes is None else self._deleted_rows(file, *file.deletes)
         origin = f"{self._title}, snapshot {file.version}"
         return DataFile(file.path, given, deleted, self._columns.stored, origin)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -19,7 +18,7 @@ from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
 from streaming_source.connectors.iceberg.entries import Entry, EntryFile
-from streaming_source.connectors.tables.files import LISTED
+from streaming_source.connectors.tables.files import Deletes, Partition, listed
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
 from streaming_source.exceptions import UnsupportedOperationError
 
@@ -45,9 +44,10 @@ class FilesOfManifests:
 
         `spec_id` is the manifest's: how its files are partitioned.
         """
-        paths, sizes, details = list[str](), list[int](), list[str]()
+        paths, sizes = list[str](), list[int]()
+        partitions, deleted = list[dict[str, str | None]](), list[Deletes | None]()
         low, high = list[bytes | None](), list[bytes | None]()
-        rows, empty, complete = list[int | None](), list[bool](), list[bool]()
+        rows, empty, complete = list[int](), list[bool](), list[bool]()
         time_id = self.time_id
         identities = self._identities(spec_id)
         for entry in entries:
@@ -56,13 +56,12 @@ class FilesOfManifests:
             paths.append(file.file_path)
             sizes.append(file.file_size_in_bytes)
             rows.append(file.record_count)
-            detail = _values_of(file.partition, identities) if identities else {}
+            if identities:
+                partitions.append(_texts_of(file.partition, identities))
             if deletes:
                 key, sequence = partition_key(spec_id, file.partition), entry.sequence_number or 0
-                if deletes.about(file.file_path, key, sequence):
-                    detail["d"] = [sequence, key]
-                    rows[-1] = None
-            details.append(json.dumps(detail, separators=(",", ":")) if detail else "")
+                has_deleted = bool(deletes.about(file.file_path, key, sequence))
+                deleted.append(Deletes(sequence, key) if has_deleted else None)
             if time_id is not None:
                 low.append((file.lower_bounds or {}).get(time_id))
                 high.append((file.upper_bounds or {}).get(time_id))
@@ -77,17 +76,15 @@ class FilesOfManifests:
             low_us, high_us = self._times(low, empty, NO_TIMES[0]), self._times(high, empty, NO_TIMES[1])
             known = low_us.is_valid().to_numpy(zero_copy_only=False) & high_us.is_valid().to_numpy(zero_copy_only=False)
             low_us, high_us = (pa.array(one.fill_null(0).to_numpy(), mask=~known) for one in (low_us, high_us))
-        columns = [
+        return listed(
             pa.array(paths, pa.string()),
-            pa.array(np.full(count, version, np.int64)),
+            version,
             pa.array(sizes, pa.int64()),
-            low_us,
-            high_us,
-            pa.array(details, pa.string()),
+            (low_us, high_us, pa.array(complete or [False] * count, pa.bool_())),
             pa.array(rows, pa.int64()),
-            pa.array(complete or [False] * count, pa.bool_()),
-        ]
-        return pa.Table.from_arrays(columns, schema=LISTED)
+            partitions if identities else None,
+            deleted if deletes else None,
+        )
 
     def _check(self, file: EntryFile, version: int) -> None:
         what = None
@@ -139,33 +136,32 @@ def _numbers(values: list[bytes | None], kind: pa.DataType) -> tuple[pa.Array, B
 # ---- partition values ------------------------------------------------------------------------------------------------
 
 
-def _values_of(partition: Any, places: list[tuple[int, int]]) -> dict[str, Any]:
+def _texts_of(partition: Any, places: list[tuple[int, int]]) -> dict[str, str | None]:
     """Values of columns that are the same in all rows of a file, by the ids of the columns."""
-    values = {str(source_id): _plain(partition[place]) for place, source_id in places if partition[place] is not None}
-    return {"p": values} if values else {}
+    values = {str(source_id): _text(partition[place]) for place, source_id in places}
+    return {source_id: text for source_id, text in values.items() if text is not None}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, bool | int | float | str):
-        return value
+def _text(value: Any) -> str | None:
+    """Times are numbers of days or microseconds in manifests; what has no text is read from the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, datetime | date):
         return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else None
+    return str(value) if isinstance(value, int | float | str | Decimal) else None
 
 
-def given_of(values: Mapping[str, Any], columns: IcebergColumns, schema: pa.Schema) -> dict[str, pa.Scalar]:
-    """Return the columns of a query whose values partitions have, from a detail; see `DataFile.given`."""
+def given_of(partition: Partition, columns: IcebergColumns, schema: pa.Schema) -> dict[str, pa.Scalar]:
+    """Return the columns of a query whose values partitions have; see `DataFile.given`."""
     known, found = columns.top_level(), {}
-    for source_id, value in values.items():
+    for source_id, text in partition:
         field = known.get(int(source_id))
-        if field is None or value is None or (place := schema.get_field_index(field.name)) < 0:
+        if field is None or text is None or (place := schema.get_field_index(field.name)) < 0:
             continue
         kind = schema.field(place).type
-        if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_temporal(kind):
+        if pa.types.is_temporal(kind) and text.removeprefix("-").isdigit():
             whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
-            found[field.name] = pa.scalar(value, whole).cast(kind)
-        elif isinstance(value, str) and not pa.types.is_string(kind):
-            found[field.name] = pa.scalar(value, pa.string()).cast(kind)
+            found[field.name] = pa.scalar(int(text), whole).cast(kind)
         else:
-            found[field.name] = pa.scalar(value, kind)
+            found[field.name] = pa.scalar(text, pa.string()).cast(kind)
     return found

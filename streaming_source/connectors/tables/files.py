@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["FILES", "LISTED", "TableFile", "files_of"]
+from alignment import arrow_compute as pc
+
+__all__ = ["FILES", "LISTED", "Deletes", "Partition", "TableFile", "files_of", "listed"]
+
+Partition: TypeAlias = tuple[tuple[str, str | None], ...]
+"""The values of a file's partition as text, by what the format calls their columns; None is null."""
 
 FILES: Final = pa.schema(
     [
@@ -16,7 +23,8 @@ FILES: Final = pa.schema(
         pa.field("size", pa.int64(), nullable=False),
         pa.field("low_us", pa.int64()),
         pa.field("high_us", pa.int64()),
-        pa.field("detail", pa.string(), nullable=False),
+        pa.field("partition", pa.map_(pa.string(), pa.string())),
+        pa.field("deletes", pa.struct([("sequence", pa.int64()), ("partition", pa.string())])),
     ]
 )
 """Files as columns: a table has a million of them. See `TableFile`."""
@@ -29,9 +37,20 @@ metadata show that each of them has an event time.
 """
 
 
+class Deletes(NamedTuple):
+    """Where the lister finds which rows of a file the table has deleted.
+
+    `sequence` is the number of the commit that added the file, or of the version whose deletes apply; `partition` is a
+    short name of the file's partition, empty where deletes are not listed by partitions.
+    """
+
+    sequence: int
+    partition: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of a table, as its metadata have it.
+    """A file of a table, as its metadata have it. A row of `FILES` is one, with its values as arguments.
 
     Attributes
     ----------
@@ -45,9 +64,11 @@ class TableFile:
         No valid event time in the file is before or after these, in microseconds; they need not be reached.
         `MAX_WATERMARK` and `NO_TIMESTAMP` where no record has a valid one. Both are None where the metadata lack them:
         then the file's own footer is read.
-    detail
-        What else the lister needs to describe the file with `TableLister.data_file` after a restart, in its own words:
-        partition values, delete files. It is in the offset as long as the file is read: keep it short.
+    partition
+        The values of its partition.
+    deletes
+        Where it is known which of its rows are deleted; None if none are. The offset has both as long as the file is
+        read.
     """
 
     path: str
@@ -55,10 +76,50 @@ class TableFile:
     size: int
     low_us: int | None
     high_us: int | None
-    detail: str = ""
+    partition: Partition = ()
+    deletes: Deletes | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partition", tuple(self.partition or ()))
+        if isinstance(self.deletes, Mapping):
+            object.__setattr__(self, "deletes", Deletes(**self.deletes))
 
 
 def files_of(files: list[TableFile]) -> pa.Table:
     """Return files as columns, for a lister that has them one by one."""
     columns = [[getattr(file, name) for file in files] for name in FILES.names]
     return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, FILES, strict=True)], schema=FILES)
+
+
+def listed(
+    paths: pa.Array,
+    version: int,
+    sizes: pa.Array,
+    bounds: tuple[pa.Array, pa.Array, pa.Array],
+    rows: pa.Array,
+    partitions: Iterable[Mapping[str, str | None]] | None = None,
+    deletes: Sequence[Deletes | None] | None = None,
+) -> pa.Table:
+    """Return files of a version as `LISTED`. O(n).
+
+    `bounds` are the columns `low_us`, `high_us` and `complete`; without `partitions` or `deletes` no file has them.
+    Where a file has deletes, `rows` is not known.
+    """
+    n, (low, high, complete) = len(paths), bounds
+    values = None if partitions is None else [list(of.items()) for of in partitions]
+    if deletes is not None:
+        rows = pc.if_else(pa.array([one is not None for one in deletes], pa.bool_()), None, rows)
+    found = None if deletes is None else [None if one is None else one._asdict() for one in deletes]
+    of_type = {field.name: field.type for field in FILES}
+    columns = [
+        paths.cast(pa.string()),
+        pa.array(np.full(n, version, np.int64)),
+        sizes.cast(pa.int64()),
+        low,
+        high,
+        pa.nulls(n, of_type["partition"]) if values is None else pa.array(values, of_type["partition"]),
+        pa.nulls(n, of_type["deletes"]) if found is None else pa.array(found, of_type["deletes"]),
+        rows.cast(pa.int64()),
+        complete,
+    ]
+    return pa.Table.from_arrays(columns, schema=LISTED)

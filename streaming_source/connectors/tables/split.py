@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import unquote
 
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
-from streaming_source.connectors.tables.files import TableFile
+from streaming_source.connectors.tables.files import Deletes, TableFile
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 
@@ -45,6 +46,25 @@ class TableSplit(RangedSplit):
         return replace(self, ranges=ranges)
 
 
+def _detail(file: TableFile) -> dict[str, object]:
+    """`{"p": partition, "dv": 1}` or `{"p": partition, "d": [sequence, partition]}`: as far as the file has them."""
+    detail: dict[str, object] = {"p": dict(file.partition)} if file.partition else {}
+    if file.deletes is not None:
+        detail |= {"d": file.deletes} if file.deletes.partition else {"dv": 1}
+    return detail
+
+
+def _of_detail(detail: dict[str, Any], version: int) -> dict[str, Any]:
+    partition = tuple((name, _text(value)) for name, value in detail.get("p", {}).items())
+    deletes = Deletes(version) if "dv" in detail else Deletes(*detail["d"]) if "d" in detail else None
+    return {"partition": partition, "deletes": deletes}
+
+
+def _text(value: Any) -> str | None:
+    """Offsets of earlier versions have numbers and booleans as such."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
 class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
     """`[split id, position, size, low_us, high_us, detail]`, the last one left out where it is empty.
 
@@ -55,8 +75,9 @@ class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
 
     def to_json(self, value: TableSplit) -> list[object]:
         file = value.file
-        detail = [file.detail] if file.detail else []
-        return [value.split_id, value.position, file.size, file.low_us, file.high_us, *detail]
+        detail = _detail(file)
+        more = [json.dumps(detail, separators=(",", ":"))] if detail else []
+        return [value.split_id, value.position, file.size, file.low_us, file.high_us, *more]
 
     def serialize(self, value: TableSplit) -> bytes:
         return json.dumps(self.to_json(value), separators=(",", ":")).encode()
@@ -66,11 +87,11 @@ class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
         try:
             split_id, position, size, low_us, high_us, *rest = json.loads(data)
             path, _, of_version = split_id.rpartition("@v")
-            (detail,) = rest or ("",)
-            names, numbers = (path, detail), (position, size, low_us or 0, high_us or 0)
-            if not all(isinstance(name, str) for name in names) or not all(isinstance(n, int) for n in numbers):
-                raise TypeError("a name is no text, or a number no number")
-            file = TableFile(path, int(of_version), size, low_us, high_us, detail)
+            (detail,) = rest or ("{}",)
+            if not all(isinstance(number, int) for number in (position, size, low_us or 0, high_us or 0)):
+                raise TypeError("a number is none")
+            found = {"version": int(of_version), "size": size, "low_us": low_us, "high_us": high_us}
+            file = TableFile(path, **found, **_of_detail(json.loads(detail), found["version"]))
         except (ValueError, TypeError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no split of a table: {error}") from error
         return TableSplit(file, position)
