@@ -1,7 +1,6 @@
 """Where a topic goes on behind the files or the table that were written from it.
 
-extents               the pieces of a history, of files or of a table
-extent                which offsets a piece has: by its statistics, else by its columns
+pieces                the pieces of a history, of files or of a table: which offsets each has, by statistics or columns
 cut                   `cut_from`: the next offset of each partition, what is missing, and gaps
 """
 

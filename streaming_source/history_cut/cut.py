@@ -11,8 +11,7 @@ import numpy as np
 
 from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
-from streaming_source.history_cut.extent import Columns, Extent, read_offsets
-from streaming_source.history_cut.extents import History, extents_of
+from streaming_source.history_cut.pieces import Columns, History, Piece, pieces_of
 
 __all__ = ["Gap", "HistoryCut", "cut_from"]
 
@@ -157,8 +156,8 @@ def cut_from(
     """
     columns = (topic_column, partition_column, offset_column)
     found = _Offsets()
-    for extent in extents_of(history, columns):
-        found.add(extent, columns)
+    for piece in pieces_of(history, columns):
+        found.add(piece, columns)
     if not found.by_partition:
         raise OptionError(
             f"cut_from({str(history)!r}): it has no record with an offset; start the topic with startingOffsets = "
@@ -174,14 +173,14 @@ class _Offsets:
         self.by_partition: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.pieces = self.pieces_read = self.nulls = 0
 
-    def add(self, extent: Extent, columns: Columns) -> None:
+    def add(self, piece: Piece, columns: Columns) -> None:
         self.pieces += 1
-        if extent.is_exact:
-            assert extent.low is not None
-            self._add(extent.topic, extent.partition, extent.low, extent.high, extent.rows)
+        if piece.is_exact:
+            assert piece.low is not None
+            self._add(piece.topic, piece.partition, piece.low, piece.high, piece.rows)
             return
         self.pieces_read += 1
-        table, nulls = read_offsets(extent, columns)
+        table, nulls = piece.offsets(columns)
         self.nulls += nulls
         for group in table.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_pylist():
             offsets = np.sort(np.array(group["offset_list"], np.int64))

@@ -126,7 +126,7 @@ def test_without_the_offset_at_which_the_query_began_an_audit_is_refused(
     """It may have begun at a snapshot, by `stream-from-timestamp`."""
     root, _, _ = audited_table
     (root / "checkpoint/sources/0/offsets/0").unlink()
-    with pytest.raises(CheckpointError, match="sources/0/offsets/0, where the query began, is missing; restore it"):
+    with pytest.raises(CheckpointError, match="sources/0/offsets/0, where the query started, is missing; restore it"):
         audit(root)
 
 

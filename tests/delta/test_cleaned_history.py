@@ -31,7 +31,7 @@ def test_an_older_state_of_the_log_that_was_put_in_place_is_named(tmp_path: Path
     done.restart()
 
     with pytest.raises(
-        DataLossError, match=r"is at version 1, and version 2 was read: an older state of its log .*new"
+        DataLossError, match=r"is at version 1, and version 2 was read: an older state of its log was restored.*new"
     ):
         later(done)
 

@@ -234,7 +234,7 @@ def test_options_that_an_offset_depends_on_are_held_against_it(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "/t", "withEventTimeOrder": "true"}, "files are begun in the order of their event times in any case"),
+        ({"path": "/t", "withEventTimeOrder": "true"}, "files are read in the order of their event times in any case"),
         ({"path": "/t", "maxFilesPerTrigger": "4"}, "limit a micro-batch with maxRowsPerTrigger"),
         ({"path": "/t", "ignoreChanges": "true"}, "skipChangeCommits skips such versions"),
         ({"path": "/t", "readChangeFeed": "true"}, "a change feed is not read; leave it out, or use spark.readStream"),

@@ -325,7 +325,7 @@ def test_a_log_that_was_cleaned_up_under_a_stream_is_named(tmp_path: Path, names
 
     with pytest.raises(DataLossError, match=r"version 3 is not in its log any more.*new checkpointLocation"):
         done.run()
-    with pytest.raises(OptionError, match=r"begins with version 4, of 20[^ ]*Z, and .*; give a later time, or leave"):
+    with pytest.raises(OptionError, match=r"starts with version 4, of 20[^ ]*Z, and .*; give a later time, or leave"):
         harness(tmp_path, {"starting_timestamp": "2001-01-01"}).run()
 
 

@@ -115,7 +115,7 @@ def test_a_delete_file_that_is_gone_is_named(tmp_path: Path) -> None:
     delete_rows(table, {files_of_table(table)[0].file_path: [0]})
     next(tmp_path.glob("warehouse/db/t/data/*-deletes.parquet")).unlink()
 
-    with pytest.raises(DataLossError, match=r"the delete file .* is gone: the snapshot has expired. Start with a"):
+    with pytest.raises(DataLossError, match=r"the delete file .* was deleted: the snapshot has expired. Start with a"):
         harness(tmp_path).run()
 
 

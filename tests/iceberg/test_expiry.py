@@ -150,7 +150,7 @@ def test_a_snapshot_that_expires_in_its_middle_is_named_at_a_restart(
     expire_as_java(table, [first])
     done.restart()
 
-    with pytest.raises(DataLossError, match=rf"snapshot {first} has expired before its files were all begun. Start"):
+    with pytest.raises(DataLossError, match=rf"snapshot {first} has expired before its files were all opened. Start"):
         later(done)
 
 

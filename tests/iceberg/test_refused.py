@@ -112,7 +112,7 @@ def test_avro_and_encrypted_files_are_refused(tmp_path: Path) -> None:
     [
         ({"path": "db.t", "branch": "audit"}, "option branch is not one of this source: the main branch is read"),
         ({"path": "db.t", "streaming-max-files-per-micro-batch": "5"}, "limit a micro-batch with maxRowsPerTrigger"),
-        ({"path": "db.t", "startingVersion": "5"}, "stream-from-timestamp is where a stream begins"),
+        ({"path": "db.t", "startingVersion": "5"}, "stream-from-timestamp is where a stream starts"),
         ({}, "option table is missing: give the name of the table, as in .load"),
         ({"path": "t"}, "must be the name of a table in its namespace; give one, as in"),
         ({"path": "file:/warehouse/db.t"}, "in SQL OPTIONS (table 'db.clicks')"),
@@ -134,7 +134,7 @@ def test_times_and_snapshots_that_the_table_has_not_are_named(tmp_path: Path) ->
         source(tmp_path, snapshot_id=17).schema()
     with pytest.raises(OptionError, match=r"as-of-timestamp = 1970-01-02: .* has no snapshot as old as that; give a"):
         source(tmp_path, as_of_timestamp="1970-01-02").schema()
-    with pytest.raises(OptionError, match=r"stream-from-timestamp = 5 is where a stream begins; a batch reads one"):
+    with pytest.raises(OptionError, match=r"stream-from-timestamp = 5 is where a stream starts; a batch reads one"):
         source(tmp_path, stream_from_timestamp=5).for_batch()
 
 

@@ -25,7 +25,7 @@ class _Audited:
     """A source of a query, and what the user gave for it."""
 
     checkpoint: Checkpoint
-    place: int
+    number: int
     event_time: EventTime
     path: str | None
     options: Mapping[str, str]
@@ -34,15 +34,15 @@ class _Audited:
 
 def source_of(
     checkpoint: Checkpoint,
-    place: int,
+    number: int,
     event_time: EventTime,
     *,
     path: str | None,
     options: Mapping[str, str],
     storage: StorageOptions,
 ) -> AuditedSource:
-    """Return the query's source at a place; raises a `CheckpointError` if it is of no kind that can be audited."""
-    offset = _last_offset(checkpoint, place)
+    """Return the query's source of a number; raises a `CheckpointError` if it is of no kind that can be audited."""
+    offset = _last_offset(checkpoint, number)
     kind = kind_of(offset)
     if kind == "ours":
         raise CheckpointError(
@@ -51,15 +51,15 @@ def source_of(
         )
     if kind not in _KINDS:
         raise CheckpointError(
-            f"{checkpoint.path}: source {place} has offsets such as {offset[:80]}, of another kind of source; files, "
+            f"{checkpoint.path}: source {number} has offsets such as {offset[:80]}, of another kind of source; files, "
             "Delta, Iceberg and Kafka are audited"
         )
     opened, what = _KINDS[kind]
     try:
-        return opened(_Audited(checkpoint, place, event_time, path, options, storage))
+        return opened(_Audited(checkpoint, number, event_time, path, options, storage))
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"source {place} reads {what}, and {error.name} is not installed; pip install "
+            f"source {number} reads {what}, and {error.name} is not installed; pip install "
             f"'spark-watermark-alignment[{kind}]'"
         ) from None
 
@@ -68,20 +68,20 @@ def _files(one: _Audited) -> AuditedSource:
     from streaming_source.auditing.sources.files import FilesSource
 
     return FilesSource(
-        one.checkpoint, one.place, one.event_time, moved_to=one.path, options=one.options, storage=one.storage
+        one.checkpoint, one.number, one.event_time, moved_to=one.path, options=one.options, storage=one.storage
     )
 
 
 def _kafka(one: _Audited) -> AuditedSource:
     from streaming_source.auditing.sources.kafka import KafkaTopics
 
-    return KafkaTopics(one.checkpoint, one.place, one.event_time, options=one.options)
+    return KafkaTopics(one.checkpoint, one.number, one.event_time, options=one.options)
 
 
 def _delta(one: _Audited) -> AuditedSource:
     if one.path is None:
         raise OptionError(
-            f"source {one.place} reads a Delta table, and the checkpoint keeps its id, not its path; give it with "
+            f"source {one.number} reads a Delta table, and the checkpoint keeps its id, not its path; give it with "
             "--source PATH"
         )
     from streaming_source.auditing.sources.tables import AuditedTable
@@ -91,7 +91,7 @@ def _delta(one: _Audited) -> AuditedSource:
     version = one.options.get("startingVersion")
     return AuditedTable(
         one.checkpoint,
-        one.place,
+        one.number,
         one.event_time,
         table=DeltaSource(one.path, storage=storage, time_zone=one.event_time.zone),
         name=one.path,
@@ -114,7 +114,7 @@ def _reads_changes(options: Mapping[str, str]) -> bool | None:
 def _iceberg(one: _Audited) -> AuditedSource:
     if one.path is None:
         raise OptionError(
-            f"source {one.place} reads an Iceberg table, and the checkpoint keeps ids of its snapshots, not its name; "
+            f"source {one.number} reads an Iceberg table, and the checkpoint keeps ids of its snapshots, not its name; "
             "give it with --source db.clicks, and its catalog with -o catalog.type=rest"
         )
     from streaming_source.auditing.sources.tables import AuditedTable
@@ -122,14 +122,14 @@ def _iceberg(one: _Audited) -> AuditedSource:
     from streaming_source.connectors.iceberg.catalog import properties_of
 
     # Spark writes down where a query starts.
-    written = f"sources/{one.checkpoint.source_names[one.place]}/offsets/0"
+    written = f"sources/{one.checkpoint.source_names[one.number]}/offsets/0"
     start = one.checkpoint.log.text(written)
     if start is None:
-        raise CheckpointError(f"{one.checkpoint.path}/{written}, where the query began, is missing; {RESTORE}")
+        raise CheckpointError(f"{one.checkpoint.path}/{written}, where the query started, is missing; {RESTORE}")
     given = {name[len("catalog.") :]: text for name, text in one.options.items() if name.startswith("catalog.")}
     return AuditedTable(
         one.checkpoint,
-        one.place,
+        one.number,
         one.event_time,
         table=IcebergSource(one.path, catalog=properties_of(given)),
         name=one.path,
@@ -147,12 +147,12 @@ _KINDS: Final[Mapping[str | None, tuple[Callable[[_Audited], AuditedSource], str
 }
 
 
-def _last_offset(checkpoint: Checkpoint, place: int) -> str:
-    purged = [] if checkpoint.purged_until is None else [checkpoint.purged_until[place]]
-    offsets = [*purged, *(batch.ends[place] for batch in checkpoint.batches)]
+def _last_offset(checkpoint: Checkpoint, number: int) -> str:
+    purged = [] if checkpoint.purged_until is None else [checkpoint.purged_until[number]]
+    offsets = [*purged, *(batch.ends[number] for batch in checkpoint.batches)]
     text = next((offset for offset in reversed(offsets) if offset is not None), None)
     if text is None:
         raise CheckpointError(
-            f"{checkpoint.path}: source {place} has not delivered a row yet; audit the query when it has"
+            f"{checkpoint.path}: source {number} has not delivered a row yet; audit the query when it has"
         )
     return text

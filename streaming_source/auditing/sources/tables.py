@@ -34,7 +34,7 @@ class AuditedTable(AuditedSource):
 
     Parameters
     ----------
-    checkpoint, place
+    checkpoint, number
         The query, and which of its sources this is.
     table
         The table, as a source of ours loads it.
@@ -55,7 +55,7 @@ class AuditedTable(AuditedSource):
     def __init__(
         self,
         checkpoint: Checkpoint,
-        place: int,
+        number: int,
         event_time: EventTime,
         *,
         table: TableSource,
@@ -64,7 +64,7 @@ class AuditedTable(AuditedSource):
         reads_changes: bool | None,
     ) -> None:
         self.kind, self.name = table.name.removeprefix("aligned_"), name
-        self._place, self._table, self._start, self._reads_changes = place, table, start, reads_changes
+        self._number, self._table, self._start, self._reads_changes = number, table, start, reads_changes
         self._format, self._files, self._notes = ParquetFormat(), table.open_files(), list[str]()
         self._all_columns = table.schema()
         column = event_time.column
@@ -117,7 +117,7 @@ class AuditedTable(AuditedSource):
         self._order = TableReads(self._lister, reads_changes=self._reads_changes)
 
     def _at(self, offsets: Sequence[str | None]) -> TableOffset | None:
-        text = offsets[self._place]
+        text = offsets[self._number]
         return None if text is None else table_offset(self.kind, text)
 
     def _between(self, start: TableOffset | None, end: TableOffset | None) -> Iterator[ListedFile | Broken]:
@@ -131,7 +131,7 @@ class AuditedTable(AuditedSource):
         if not end.in_snapshot:
             # They read the whole snapshot, or the query started with a version.
             self._notes = [
-                "The checkpoint does not keep where the query began: it is taken to have read the whole table, as of "
+                "The checkpoint does not keep where the query started: it is taken to have read the whole table, as of "
                 f"version {end.version}. If it had option startingVersion, give it with -o startingVersion=NUMBER."
             ]
         return TableOffset(end.version, 0, in_snapshot=True)

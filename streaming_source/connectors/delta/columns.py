@@ -137,7 +137,7 @@ def _plain(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _bare(field: pa.Field) -> pa.Field:
-    """A field without what the log keeps beside it."""
+    """A field without its metadata in the log."""
     kind, types = field.type, pa.types
     if types.is_struct(kind):
         kind = pa.struct([_bare(inner) for inner in kind])

@@ -73,11 +73,11 @@ class DeletionVectors:
             return
         needed = known.intersection(paths)
         with self._guard:
-            kept = {
+            left = {
                 version: {path: rows for path, rows in loaded.items() if path in needed}
                 for version, loaded in self._loaded.items()
             }
-            self._loaded = {version: loaded for version, loaded in kept.items() if loaded}
+            self._loaded = {version: loaded for version, loaded in left.items() if loaded}
 
     def _known(self, version: int, path: str) -> DeletedRows | None:
         with self._guard:
@@ -90,8 +90,8 @@ class DeletionVectors:
         base = path_in_table(table.table_uri).rstrip("/") + "/"
         try:
             for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
-                for path, kept in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
-                    deleted = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+                for path, is_left in zip(batch["filepath"].to_pylist(), batch["selection_vector"], strict=True):
+                    deleted = np.flatnonzero(~is_left.values.to_numpy(zero_copy_only=False))
                     found[path_in_table(path).removeprefix(base)] = DeletedRows.of_rows(deleted)
         except DeltaError as error:
             raise UnsupportedOperationError(

@@ -181,17 +181,17 @@ class DeltaLister:
     def commit(self, version: int) -> Chain[Commit]:
         return self.commits(version - 1, version)
 
-    def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
+    def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
         self._opened = None
         found: list[Commit] = []
         missing: list[int] = []
         version = after
-        while upto is None or version < upto:
+        while last is None or version < last:
             version += 1
             actions = read_commit(self._filesystem, self._root, version)
             if actions is not None:
                 found.append(self._commit(actions))
-            elif upto is None:
+            elif last is None:
                 return Chain(found, self._cleaned(version))
             else:
                 missing.append(version)
@@ -206,7 +206,7 @@ class DeltaLister:
         if self._empty_looks == 1 and version > self._columns_of + 1:
             return Broken(
                 f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older state "
-                "of its log was put in place",
+                "of its log was restored",
                 _FIX,
             )
         if self._empty_looks % _LOOKS != 1:
@@ -285,7 +285,7 @@ class DeltaLister:
 
     def data_file(self, file: TableFile) -> DataFile:
         path, name = path_in_table(file.path), file.path
-        place = self._place(path, file.version)
+        where = self._path(path, file.version)
         given = self._columns.given(dict(file.partition), name, self._schema.names)
         deleted = None if file.deletes is None else self._deleted.of(file.version, path)
         if file.deletes is not None and deleted is None:
@@ -293,7 +293,7 @@ class DeltaLister:
                 f"{self._title}: which rows of {path} are deleted in version {file.version} is not known any more. "
                 "Use a new checkpointLocation"
             )
-        return DataFile(place, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
+        return DataFile(where, given, deleted, self._columns.stored, f"{self._title}, version {file.version},")
 
     def release(self, file: TableFile) -> None:
         self._deleted.release(file.version, path_in_table(file.path))
@@ -301,18 +301,18 @@ class DeltaLister:
     def retain(self, paths: Iterable[str]) -> None:
         self._deleted.retain(map(path_in_table, paths))
 
-    def _place(self, path: str, version: int) -> str:
-        """Where a file is in the table's own file system."""
+    def _path(self, path: str, version: int) -> str:
+        """The path of a file in the table's own file system."""
         if "://" not in path:
             return posixpath.join(self._root, path)
-        place = self._locate(path)
-        if place is None:
+        found = self._locate(path)
+        if found is None:
             raise UnsupportedOperationError(
                 f"{self._title}, version {version}, has a file in another store (as a shallow clone has): "
                 f"{without_secrets(path)}. Read it with spark.readStream.format('delta') and withWatermark, or copy "
                 "the table"
             )
-        return place
+        return found
 
     def _check_deleted(self, deleted: Mapping[str, DeletedRows], paths: list[str], version: int) -> None:
         """Refuse to read deleted rows because a path is written in two ways."""

@@ -31,7 +31,7 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Optio
 
 __all__ = ["DeltaSource"]
 
-_EVENT_TIME: Final = "files are begun in the order of their event times in any case; leave it out"
+_EVENT_TIME: Final = "files are read in the order of their event times in any case; leave it out"
 _CHANGES: Final = "rows that a rewrite writes again would be read twice; skipChangeCommits skips such versions"
 
 _FOREIGN: Final = {
@@ -43,7 +43,7 @@ _FOREIGN: Final = {
     "schemaTrackingLocation": "a query that is started again has the table's columns of then; see schemaEvolution",
     "schemaLocation": "a query that is started again has the table's columns of then; see schemaEvolution",
     "excludeRegex": "all files of the table are read; leave it out, and filter the rows",
-    "failOnDataLoss": "files that are gone are an error; ignoreMissingFiles = true goes on without them",
+    "failOnDataLoss": "files that were deleted are an error; ignoreMissingFiles = true goes on without them",
     "mergeSchema": "it is an option of writers; leave it out, and see schemaEvolution",
     "endingVersion": "a stream has no end version; read the table in batches with versionAsOf",
     "endingTimestamp": "a stream has no end; read the table in batches with timestampAsOf",
@@ -85,13 +85,13 @@ class DeltaSource(TableSource):
         None,
         "startingVersion",
         _version_or_latest,
-        "A stream begins with what this version added, and reads no snapshot; `latest`: with the next version.",
+        "A stream starts with what this version added, and reads no snapshot; `latest`: with the next version.",
     )
     starting_timestamp: datetime | str | None = option_field(
         None,
         "startingTimestamp",
         text,
-        "A stream begins with the first version committed at this time or later, ISO-8601.",
+        "A stream starts with the first version committed at this time or later, ISO-8601.",
     )
     ignore_deletes: bool = option_field(
         False, "ignoreDeletes", boolean, "Go on after versions that only delete rows which were read already."
@@ -131,7 +131,7 @@ class DeltaSource(TableSource):
 
     @staticmethod
     def options() -> OptionSet:
-        """The options of `readStream.format("aligned_delta")` beside those of every format."""
+        """The options of `readStream.format("aligned_delta")`, without those of every format."""
         return table_options(DeltaSource, _FOREIGN)
 
     @classmethod
@@ -142,7 +142,7 @@ class DeltaSource(TableSource):
 
     @property
     def identity(self) -> str:
-        """The place of the table, however it is written; which table is there, the checkpoint has."""
+        """The path of the table in one spelling; which table is there, the checkpoint has."""
         return self.root.spellings[0]
 
     @property
@@ -170,7 +170,7 @@ class DeltaSource(TableSource):
         for name, instead in (("starting_version", "versionAsOf"), ("starting_timestamp", "timestampAsOf")):
             if getattr(self, name) is not None:
                 raise OptionError(
-                    f"{name} = {getattr(self, name)!r} is where a stream begins; a batch reads one version: give "
+                    f"{name} = {getattr(self, name)!r} is where a stream starts; a batch reads one version: give "
                     f"{instead}"
                 )
         return replace(self, bounded=True)
@@ -305,7 +305,7 @@ class DeltaSource(TableSource):
                 have = f"the oldest is {oldest}: give that, or" if oldest <= version else "give latest, or"
                 raise OptionError(
                     f"startingVersion = {self.starting_version}: this version is not in the log of {self.title} any "
-                    f"more, which was cleaned up (delta.logRetentionDuration); {have} leave the option out to begin "
+                    f"more, which was cleaned up (delta.logRetentionDuration); {have} leave the option out to start "
                     "with the whole table"
                 )
             return Start(self.starting_version - 1, has_snapshot=False)
@@ -315,7 +315,7 @@ class DeltaSource(TableSource):
         return Start(version)
 
     def _check_start(self, table: deltalake.DeltaTable) -> None:
-        """Refuse to begin behind the newest version, as soon as that is known."""
+        """Refuse to start after the newest version, as soon as that is known."""
         version, from_time = table.version(), self.starting_timestamp
         if isinstance(self.starting_version, int) and self.starting_version > version + 1:
             raise OptionError(
@@ -353,8 +353,8 @@ class DeltaSource(TableSource):
         if known and known[0] == times[0][0] > 0 and times[0][1] * 1000 > from_us:
             first = format_timestamp(times[0][1] * 1000)
             raise OptionError(
-                f"{name} = {value}: the log of {self.title} begins with version {known[0]}, of {first}, and what was "
-                "committed before that is not known any more; give a later time, or leave it out to begin with the "
+                f"{name} = {value}: the log of {self.title} starts with version {known[0]}, of {first}, and what was "
+                "committed before that is not known any more; give a later time, or leave it out to start with the "
                 "whole table"
             )
         if not known:

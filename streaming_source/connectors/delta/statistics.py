@@ -101,8 +101,8 @@ def as_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _inside(actions: pa.Table, kind: str, path: list[str]) -> pa.Array | None:
     """A field of a struct of statistics; None where they have none of it."""
-    place = actions.schema.get_field_index(kind)
-    column = as_array(actions.column(place)) if place >= 0 else None
+    index = actions.schema.get_field_index(kind)
+    column = as_array(actions.column(index)) if index >= 0 else None
     for name in path:
         if column is None or not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
             return None

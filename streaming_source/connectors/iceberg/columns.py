@@ -145,7 +145,7 @@ def _inner(kind: IcebergType, aliases: _Aliases) -> Iterator[tuple[str, StoredCo
 
 
 def check_change(title: str, before: IcebergColumns, now: Schema, read: Sequence[str]) -> set[str]:
-    """Return the columns that a table has got beside those that a query knows.
+    """Return the columns that a table has and a query does not know.
 
     A `SchemaError` where it has dropped one that the query reads, or given it another type. One that was only renamed
     keeps its id, and is read under the name that the query knows.

@@ -22,7 +22,7 @@ _PATH_ID: Final = 2147483546
 """The id of the column `file_path` of delete files."""
 
 _FIX: Final = (
-    "Rewrite the table's data files (CALL system.rewrite_data_files), and begin with a snapshot after that, or read it "
+    "Rewrite the table's data files (CALL system.rewrite_data_files), and start with a snapshot after that, or read it "
     "with spark.readStream.format('iceberg') and withWatermark"
 )
 
@@ -82,8 +82,8 @@ class DeleteFiles:
                 found = pq.read_table(one, filesystem=files, columns=["pos"], filters=[("file_path", "=", location)])
             except FileNotFoundError:
                 raise DataLossError(
-                    f"{self._title}: the delete file {one} of snapshot {self._snapshot_id} is gone: the snapshot has "
-                    "expired. Start with a new checkpointLocation, which reads the table as it is now"
+                    f"{self._title}: the delete file {one} of snapshot {self._snapshot_id} was deleted: the snapshot "
+                    "has expired. Start with a new checkpointLocation, which reads the table as it is now"
                 ) from None
             rows.append(found["pos"].to_numpy())
         numbers = np.concatenate(rows)

@@ -32,7 +32,7 @@ _FILE_IDS: Final = (100, 101, 102, 103, 104, 110, 125, 128, 131)
 
 
 class _Row(list[Any], StructProtocol):
-    """Values by their places, as `pyiceberg` fills them in."""
+    """Values by their index, as `pyiceberg` fills them in."""
 
     __slots__ = ()
 
@@ -82,17 +82,17 @@ class _Passed(Reader):
 
 def _rows(struct: StructType, reader: StructReader, ids: tuple[int, ...], row: Callable[..., _Row]) -> StructReader:
     """Read those fields of a struct that have these ids, in their order; one that is not in the file is None."""
-    places = {number: place for place, number in enumerate(ids)}
+    indexes = {number: index for index, number in enumerate(ids)}
     fields: list[tuple[int | None, Reader]] = []
     for field, (_, of_field) in zip(struct.fields, reader.field_readers, strict=True):
-        place = places.pop(field.field_id, None)
+        index = indexes.pop(field.field_id, None)
         if field.field_id == _DATA_FILE_ID:
             assert isinstance(field.field_type, StructType)
             assert isinstance(of_field, StructReader)
             of_field = _rows(field.field_type, of_field, _FILE_IDS, EntryFile)
-        passes = place is None and isinstance(_inner(of_field), MapReader)
-        fields.append((place, _Passed(of_field) if passes else of_field))
-    missing = [(place, NoneReader()) for place in places.values()]  # type: ignore[no-untyped-call]
+        passes = index is None and isinstance(_inner(of_field), MapReader)
+        fields.append((index, _Passed(of_field) if passes else of_field))
+    missing = [(index, NoneReader()) for index in indexes.values()]  # type: ignore[no-untyped-call]
     return StructReader((*fields, *missing), row, struct)
 
 
@@ -101,7 +101,7 @@ def _inner(reader: Reader) -> Reader:
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> Iterator[Entry]:
-    """Read the entries of a manifest one by one, `DELETED` ones as well; a `FileNotFoundError` if it is gone."""
+    """Read the entries of a manifest one by one, `DELETED` ones as well; a `FileNotFoundError` if it was deleted."""
     sequence_number = manifest.sequence_number
     with AvroFile[Entry](io.new_input(manifest.manifest_path)) as found:
         assert isinstance(found.reader, StructReader)

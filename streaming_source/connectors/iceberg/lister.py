@@ -155,7 +155,7 @@ class IcebergLister:
         found = self._table.metadata.snapshot_by_id(version)
         if found is None:
             raise DataLossError(
-                f"{self._title}: snapshot {version} has expired before its files were all begun. Start with a new "
+                f"{self._title}: snapshot {version} has expired before its files were all opened. Start with a new "
                 "checkpointLocation, which reads the table as it is now; keep snapshots for longer than a query takes "
                 f"to read one ({_MAX_AGE})"
             )
@@ -165,19 +165,19 @@ class IcebergLister:
         try:
             found = snapshot.manifests(self._table.io)
         except FileNotFoundError:
-            raise self._gone(snapshot.snapshot_id) from None
+            raise self._expired(snapshot.snapshot_id) from None
         return [manifest for manifest in found if manifest.content == content]
 
     def _entries(self, manifest: ManifestFile) -> Iterator[Entry]:
         try:
             yield from entries_of(manifest, self._table.io)
         except FileNotFoundError:
-            raise self._gone(manifest.added_snapshot_id) from None
+            raise self._expired(manifest.added_snapshot_id) from None
 
-    def _gone(self, version: int | None) -> DataLossError:
+    def _expired(self, version: int | None) -> DataLossError:
         return DataLossError(
-            f"{self._title}: the manifests of snapshot {version} are gone: it has expired, and its files were not all "
-            "begun. Start with a new checkpointLocation, which reads the table as it is now"
+            f"{self._title}: the manifests of snapshot {version} were deleted: it has expired, and its files were "
+            "not all opened. Start with a new checkpointLocation, which reads the table as it is now"
         )
 
     def _make_files(self) -> FilesOfManifests:
@@ -191,17 +191,17 @@ class IcebergLister:
             return Chain((), Broken(f"{self._title} has no snapshot {version} any more: it has expired", _FIX))
         return Chain((self._commit(found),))
 
-    def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
+    def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
         known = self._table
         # The ancestors of a snapshot that is known stay as they are.
-        table = known if upto is not None and known.metadata.snapshot_by_id(upto) is not None else self._reload(known)
+        table = known if last is not None and known.metadata.snapshot_by_id(last) is not None else self._reload(known)
         if str(table.metadata.table_uuid) != self._table_id:
             raise DataLossError(
                 f"{self._title} has the id {table.metadata.table_uuid}, and the one that was read has "
                 f"{self._table_id}: it was dropped and made anew; use a new checkpointLocation"
             )
         self._table = table
-        head = table.metadata.current_snapshot_id if upto is None else upto
+        head = table.metadata.current_snapshot_id if last is None else last
         found, broken = chain_between(table.metadata, after, head, self._inherits)
         if found:
             self._look_at_columns(found[-1].snapshot_id)
@@ -284,7 +284,7 @@ class IcebergLister:
             self._deleted.pop((file.path, file.version), None)
 
     def retain(self, paths: Iterable[str]) -> None:
-        """Nothing is kept of files that were not asked for."""
+        """Files of which nobody asked are not remembered."""
 
     def _deleted_rows(self, file: TableFile, sequence: int, key: str) -> DeletedRows | None:
         name = (file.path, file.version)
@@ -310,7 +310,7 @@ class IcebergLister:
             try:
                 yield from manifest.fetch_manifest_entry(self._table.io)
             except FileNotFoundError:
-                raise self._gone(manifest.added_snapshot_id) from None
+                raise self._expired(manifest.added_snapshot_id) from None
 
 
 def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, ColumnBounds]:

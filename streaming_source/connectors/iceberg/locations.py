@@ -1,6 +1,6 @@
 """A file system of locations: a table's files may be in several stores, and their paths are no URIs.
 
-What an Iceberg table writes as the location of a file has a scheme and a place, as a URI has them, but nothing in its
+What an Iceberg table writes as the location of a file has a scheme and a path, as a URI has them, but nothing in its
 path is escaped: `p=a%2Fb` is the name of a directory.
 """
 
@@ -94,20 +94,20 @@ class _Locations(fs.FileSystemHandler):  # type: ignore[misc]
         return path
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        filesystem, place = self._found(path)
-        return filesystem.open_input_file(place)
+        filesystem, found = self._found(path)
+        return filesystem.open_input_file(found)
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        filesystem, place = self._found(path)
-        return filesystem.open_input_stream(place)
+        filesystem, found = self._found(path)
+        return filesystem.open_input_stream(found)
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        found = []
+        infos = []
         for path in paths:
-            filesystem, place = self._found(path)
-            info = filesystem.get_file_info(place)
-            found.append(fs.FileInfo(path, info.type, size=info.size))
-        return found
+            filesystem, found = self._found(path)
+            info = filesystem.get_file_info(found)
+            infos.append(fs.FileInfo(path, info.type, size=info.size))
+        return infos
 
     # ---- what is not -------------------------------------------------------------------------------------------------
 

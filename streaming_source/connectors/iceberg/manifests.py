@@ -1,4 +1,4 @@
-"""Manifests of an Iceberg table as columns of files: where they are, their bounds, what a reader needs beside."""
+"""Manifests of an Iceberg table as columns of files: where they are, their bounds, and what else a reader needs."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class FilesOfManifests:
             )
 
     def _identities(self, spec_id: int) -> list[tuple[int, int]]:
-        """Place in the partition, and id of the column that has its value."""
+        """Index in the partition, and id of the column that has its value."""
         spec = self.specs[spec_id]
         return [
-            (place, field.source_id)
-            for place, field in enumerate(spec.fields)
+            (index, field.source_id)
+            for index, field in enumerate(spec.fields)
             if isinstance(field.transform, IdentityTransform)
         ]
 
@@ -136,9 +136,9 @@ def _numbers(values: list[bytes | None], kind: pa.DataType) -> tuple[pa.Array, B
 # ---- partition values ------------------------------------------------------------------------------------------------
 
 
-def _texts_of(partition: Any, places: list[tuple[int, int]]) -> dict[str, str | None]:
+def _texts_of(partition: Any, indexes: list[tuple[int, int]]) -> dict[str, str | None]:
     """Values of columns that are the same in all rows of a file, by the ids of the columns."""
-    values = {str(source_id): _text(partition[place]) for place, source_id in places}
+    values = {str(source_id): _text(partition[index]) for index, source_id in indexes}
     return {source_id: text for source_id, text in values.items() if text is not None}
 
 
@@ -156,9 +156,9 @@ def given_of(partition: Partition, columns: IcebergColumns, schema: pa.Schema) -
     known, found = columns.top_level(), {}
     for source_id, text in partition:
         field = known.get(int(source_id))
-        if field is None or text is None or (place := schema.get_field_index(field.name)) < 0:
+        if field is None or text is None or (index := schema.get_field_index(field.name)) < 0:
             continue
-        kind = schema.field(place).type
+        kind = schema.field(index).type
         if pa.types.is_temporal(kind) and text.removeprefix("-").isdigit():
             whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
             found[field.name] = pa.scalar(int(text), whole).cast(kind)

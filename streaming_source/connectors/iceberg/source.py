@@ -54,8 +54,8 @@ _FOREIGN: Final = {
     "end-timestamp": _BATCH,
     "versionAsOf": "snapshot-id is the snapshot that a batch reads",
     "timestampAsOf": "as-of-timestamp is when a batch reads the table",
-    "startingVersion": "stream-from-timestamp is where a stream begins",
-    "startingTimestamp": "stream-from-timestamp is where a stream begins",
+    "startingVersion": "stream-from-timestamp is where a stream starts",
+    "startingTimestamp": "stream-from-timestamp is where a stream starts",
     "watermark-column": "eventTimeColumn is the column of event times",
     "split-size": _SPLITS,
     "file-open-cost": _SPLITS,
@@ -109,7 +109,7 @@ class IcebergSource(TableSource):
         None,
         "stream-from-timestamp",
         _millis_or_time,
-        "A stream begins with what the first snapshot at this time or later added, and reads no older data; "
+        "A stream starts with what the first snapshot at this time or later added, and reads no older data; "
         "milliseconds since 1970 or ISO-8601.",
     )
     skip_delete_snapshots: bool = option_field(
@@ -154,7 +154,7 @@ class IcebergSource(TableSource):
 
     @staticmethod
     def options() -> OptionSet:
-        """The options of `readStream.format("aligned_iceberg")` beside those of every format."""
+        """The options of `readStream.format("aligned_iceberg")`, without those of every format."""
         return table_options(IcebergSource, _FOREIGN) | OptionSet([_CATALOG_OPTION, _PATH_OPTION])
 
     @classmethod
@@ -180,7 +180,7 @@ class IcebergSource(TableSource):
         """All rows of one snapshot."""
         if self.stream_from_timestamp is not None:
             raise OptionError(
-                f"stream-from-timestamp = {self.stream_from_timestamp!r} is where a stream begins; {_BATCH}"
+                f"stream-from-timestamp = {self.stream_from_timestamp!r} is where a stream starts; {_BATCH}"
             )
         return replace(self, bounded=True)
 
@@ -282,7 +282,7 @@ class IcebergSource(TableSource):
         return Start(BEFORE_ALL, has_snapshot=False) if version is None else Start(version)
 
     def _before(self, table: Table, inherits: Callable[[Snapshot], bool]) -> int:
-        """The snapshot behind which a stream from a time begins."""
+        """The snapshot after which a stream from a time starts."""
         from_ms = self._millis("stream-from-timestamp", self.stream_from_timestamp)
         newest_first = ancestry(table.metadata, table.metadata.current_snapshot_id)
         before = next((one.snapshot_id for one in newest_first if one.timestamp_ms < from_ms), None)
@@ -293,7 +293,7 @@ class IcebergSource(TableSource):
             raise OptionError(
                 f"stream-from-timestamp = {self.stream_from_timestamp}: the snapshots of {self.title} before "
                 f"{oldest.snapshot_id} (at {oldest.timestamp_ms} ms) have expired; give a later time, or leave it out "
-                "to begin with the whole table"
+                "to start with the whole table"
             )
         return BEFORE_ALL
 

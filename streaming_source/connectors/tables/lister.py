@@ -71,8 +71,8 @@ class TableLister(Protocol):
     def commit(self, version: int) -> Chain[Commit]:
         """Return the commit of one version; the chain is broken where that is not known any more."""
 
-    def commits(self, after: int, upto: int | None = None) -> Chain[Commit]:
-        """Return the commits after a version, to the newest one or to `upto`.
+    def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
+        """Return the commits after a version, to the newest one or to the version `last`.
 
         The chain is broken where one of them is not known any more, or `after` is no version that they follow: a
         watermark must not pass a commit that was not looked at. Called again and again, about once a second: where

@@ -1,10 +1,12 @@
-"""Which offsets the pieces of a history have: by statistics of row groups and files, else by reading three columns."""
+"""The pieces of a history with their offsets: by statistics of row groups and files, else by reading three columns."""
 
 from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -14,20 +16,56 @@ from pyarrow import fs
 from alignment.timestamps import RecordTimestampAssigner
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.lister import TableLister
+from streaming_source.data_files.file import FileRows, StoredFile
+from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root
-from streaming_source.exceptions import OptionError, PathNotFoundError, UnsupportedOperationError
-from streaming_source.history_cut.extent import Columns, Extent, check_columns, extent_of, extent_of_file
+from streaming_source.exceptions import OptionError, PathNotFoundError, SchemaError, UnsupportedOperationError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["History", "extents_of"]
+__all__ = ["Columns", "History", "Piece", "pieces_of"]
+
+Columns: TypeAlias = tuple[str, str, str]
+"""The names of the columns with the topic, the partition and the offset."""
 
 History: TypeAlias = "str | os.PathLike[str] | Table"
 """A directory of Parquet files, a Delta table, or an Iceberg table: a path, a URI, or a table of `pyiceberg`."""
 
 
-def extents_of(history: History, columns: Columns) -> Iterator[Extent]:
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The offsets of one piece of a history: `rows` from `low` to `high`, all of one partition.
+
+    `read` returns columns of its rows by their names. Without statistics, or where these do not show that there is one
+    partition alone and no null, `low` is None.
+    """
+
+    read: Callable[[list[str]], pa.Table]
+    rows: int
+    topic: str = ""
+    partition: int = -1
+    low: int | None = None
+    high: int = -1
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the statistics show each offset: there are as many rows as offsets between the bounds.
+
+        Of a piece that has one of them twice and lacks another one they show the same.
+        """
+        return self.low is not None and self.rows == self.high - self.low + 1
+
+    def offsets(self, columns: Columns) -> tuple[pa.Table, int]:
+        """Read the columns `topic`, `partition` and `offset` of rows that have all three; how many do not. O(rows)."""
+        names = ("topic", "partition", "offset")
+        read = self.read(list(columns))
+        table = pa.table({name: read[column] for name, column in zip(names, columns, strict=True)})
+        complete = table.drop_null()
+        return complete, table.num_rows - complete.num_rows
+
+
+def pieces_of(history: History, columns: Columns) -> Iterator[Piece]:
     """The pieces of a history; no row is read."""
     if not isinstance(history, str | os.PathLike):
         yield from _of_iceberg(history, columns)
@@ -48,7 +86,7 @@ def extents_of(history: History, columns: Columns) -> Iterator[Extent]:
 # Imported here and not above: each kind of table needs a package of its own.
 
 
-def _of_delta(path: str, columns: Columns) -> Iterator[Extent]:
+def _of_delta(path: str, columns: Columns) -> Iterator[Piece]:
     try:
         from streaming_source.connectors.delta import DeltaSource
     except ModuleNotFoundError:
@@ -57,33 +95,47 @@ def _of_delta(path: str, columns: Columns) -> Iterator[Extent]:
         ) from None
     table = DeltaSource(path)
     schema = table.table_schema()
-    check_columns(path, schema.names, columns)
+    _check_columns(path, schema.names, columns)
     # Event times are not looked at.
     lister = table.open_lister(schema, RecordTimestampAssigner())
     yield from _of_table(lister, table.open_files(), schema, columns)
 
 
-def _of_iceberg(table: Table, columns: Columns) -> Iterator[Extent]:
+def _of_iceberg(table: Table, columns: Columns) -> Iterator[Piece]:
     from streaming_source.connectors.iceberg.lister import IcebergLister
     from streaming_source.connectors.iceberg.locations import located_files
 
-    check_columns(".".join(table.name()), [field.name for field in table.schema().fields], columns)
+    _check_columns(".".join(table.name()), [field.name for field in table.schema().fields], columns)
     files = located_files(NO_STORAGE_OPTIONS, {**table.io.properties})
     lister = IcebergLister.of_loaded(table, columns, files)
     yield from _of_table(lister, files, lister.schema, columns)
 
 
-def _of_table(lister: TableLister, filesystem: fs.FileSystem, schema: pa.Schema, columns: Columns) -> Iterator[Extent]:
+def _of_table(lister: TableLister, filesystem: fs.FileSystem, schema: pa.Schema, columns: Columns) -> Iterator[Piece]:
     """The files of a table as it is now; none of them is opened, but what says which of their rows are deleted."""
     start = lister.start()
     if not start.has_snapshot:
         return
     schema = pa.schema([schema.field(name) for name in columns])
-    bounds = lister.bounds(start.version, columns)
+    of_files = lister.bounds(start.version, columns)
     for row in lister.snapshot(start.version).to_pylist():
         file = lister.data_file(TableFile(**{name: row[name] for name in FILES.names}))
-        rows = -1 if row["rows"] is None else row["rows"]
-        yield extent_of_file(filesystem, file, rows, schema, bounds[row["path"]])
+        read = _reader_of_file(StoredFile(filesystem, file), schema)
+        if file.deleted is not None or row["rows"] is None:
+            # The statistics of a file include the rows of it that are deleted.
+            yield Piece(read, -1)
+            continue
+        given, known = {name: (value.as_py(),) * 2 for name, value in file.given.items()}, of_files[row["path"]]
+        bounds = [given.get(name, known[name][:2]) for name in columns]
+        yield _piece(read, row["rows"], bounds, [known[name].nulls for name in columns if name not in given])
+
+
+def _reader_of_file(file: StoredFile, schema: pa.Schema) -> Callable[[list[str]], pa.Table]:
+    def read(names: list[str]) -> pa.Table:
+        found = ParquetFormat().read_rows(FileRows(file, 0, sys.maxsize), schema)
+        return pa.Table.from_batches([block.batch for block in found], schema)
+
+    return read
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -94,7 +146,7 @@ def _is_delta(path: str) -> bool:
     return files.get_file_info(f"{root}/_delta_log").type is fs.FileType.Directory
 
 
-def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
+def _of_parquet(path: str, columns: Columns) -> Iterator[Piece]:
     from streaming_source.connectors.files.given_columns import values_in
     from streaming_source.connectors.files.listing import list_files
     from streaming_source.connectors.files.selection import Selection
@@ -122,24 +174,21 @@ def _of_parquet(path: str, columns: Columns) -> Iterator[Extent]:
         raise OptionError(
             f"cut_from({path!r}): {error}; give a directory of Parquet files, a Delta table, or an Iceberg table"
         ) from None
-    check_columns(path, found.schema.names, columns)
+    _check_columns(path, found.schema.names, columns)
     for fragment in found.get_fragments():
         given = ds.get_partition_keys(fragment.partition_expression)
         stored = fragment.metadata.schema
         places = {stored.column(i).path: i for i in range(len(stored))}
         for part in fragment.split_by_row_group():
             (group,) = part.row_groups
-            bounds = group.statistics or {}
-            ranges = {
-                name: (given[name], given[name]) if name in given else _ends(bounds.get(name)) for name in columns
-            }
+            known = group.statistics or {}
+            bounds = [(given[name],) * 2 if name in given else _ends(known.get(name)) for name in columns]
             of_group = part.metadata.row_group(group.id)
             nulls = [_nulls(of_group.column(places[name])) for name in columns if name in places and name not in given]
-            rows = group.num_rows
-            yield extent_of(_reader(part, found.schema), rows, [ranges[name] for name in columns], nulls)
+            yield _piece(_reader(part, found.schema), group.num_rows, bounds, nulls)
 
 
-def _reader(part: ds.Fragment, schema: pa.Schema) -> Any:
+def _reader(part: ds.Fragment, schema: pa.Schema) -> Callable[[list[str]], pa.Table]:
     return lambda names: part.to_table(schema=schema, columns=names)
 
 
@@ -149,3 +198,32 @@ def _ends(bounds: Mapping[str, Any] | None) -> tuple[Any, Any]:
 
 def _nulls(chunk: Any) -> int | None:
     return chunk.statistics.null_count if chunk.is_stats_set else None
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+def _piece(
+    read: Callable[[list[str]], pa.Table],
+    rows: int,
+    bounds: Sequence[tuple[Any, Any]],
+    nulls: Iterable[int | None],
+) -> Piece:
+    """Return a piece by the bounds of each column and the number of nulls in each that is stored: None if not known."""
+    topic, partition, (low, high) = bounds
+    if any(count != 0 for count in nulls) or low is None or high is None or None in (*topic, *partition):
+        return Piece(read, rows)
+    if topic[0] != topic[1] or partition[0] != partition[1]:
+        return Piece(read, rows)
+    return Piece(read, rows, str(topic[0]), int(partition[0]), int(low), int(high))
+
+
+def _check_columns(history: str, there: Iterable[str], columns: Columns) -> None:
+    """Raise a `SchemaError` if a history has no such columns."""
+    missing = [name for name in columns if name not in there]
+    if missing:
+        raise SchemaError(
+            f"cut_from({history!r}): it has no column {missing[0]!r}; name the columns that have topic, partition and "
+            "offset of Spark's Kafka frame with the arguments topic_column, partition_column and offset_column, or "
+            "cut by event time (eventTimeFrom, eventTimeUntil)"
+        )
