@@ -88,8 +88,8 @@ class FinishedFiles(ABC):
         if there.size:
             _log.warning(
                 "%d of %d files that were read up to %s are gone since this query ran last, and so many that a file "
-                "that came meanwhile with so low a name or modification time cannot be distinguished from the others: the "
-                "%d that are there count as read",
+                "that came meanwhile with so low a name or modification time cannot be distinguished from the others: "
+                "the %d that are there count as read",
                 len(self._sketch) - there.size,
                 len(self._sketch),
                 self._shown,
