@@ -3,7 +3,7 @@
 A split is ACTIVE (delivers), PAUSED (is ahead and waits), IDLE (has had nothing to read for a while)
 or FINISHED (will never deliver again). Splits that are active or paused *count*: the combined watermark is
 the minimum over them. Without any it is the maximum over the idle ones (FLINK-38454); finished splits are in
-neither (FLINK-38477). The combined watermark never goes back, and is looked at again on every change of a
+neither (FLINK-38477). The combined watermark never goes back, and is computed anew on every change of a
 watermark, a status, or the set of splits (FLINK-39586, FLINK-40504).
 """
 
@@ -56,7 +56,7 @@ def combine_watermarks(watermarks: Int64Array, statuses: npt.NDArray[np.int8]) -
 class SplitWatermarks:
     """The watermarks of a changing set of splits, for use without a planner: by `combine_watermarks`, as in a query.
 
-    The combined watermark never goes back, and is looked at again after every change. A new split counts at once.
+    The combined watermark never goes back, and is computed anew after every change. A new split counts at once.
     Splits that are restored together, with different watermarks, have to be registered :meth:`together`: one by one,
     the first would be the minimum for a moment, and the minimum cannot be taken back.
 
@@ -117,7 +117,7 @@ class SplitWatermarks:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make the changes within the block one change, looked at once, at its end."""
+        """Take the changes within the block as one: the watermark is computed once, at its end."""
         self._open_changes += 1
         try:
             yield

@@ -9,8 +9,8 @@ with `maxOffsetsPerTrigger`.
 
 Records that come together, as those of a file or of a commit do, are there at once: in which order they stand is no
 matter of lateness. How late records *come* is how far they are behind the latest of those that came before. What is
-read by event time, and stands in another order, is kept as state until the watermark, which stays below what is unread,
-has passed it.
+read by event time, and is stored in another order, is kept as state until the watermark, which stays below what is
+unread, has passed it.
 """
 
 from __future__ import annotations

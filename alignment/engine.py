@@ -53,7 +53,7 @@ from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
-    from alignment.groups import Outlook
+    from alignment.groups import Lookahead
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.split_generators import SplitGenerators
 
@@ -312,7 +312,7 @@ class Engine:
             return SplitStatus.IDLE
         return SplitStatus.ACTIVE
 
-    def outlook(self, max_rows: int | None = None, *, knows_all: bool = True) -> Outlook | None:
+    def lookahead(self, max_rows: int | None = None, *, knows_all: bool = True) -> Lookahead | None:
         """Return how far the next plan gets by this source's own rules; None if readers report. See `look_ahead`.
 
         If it `knows_all` records of a run (AvailableNow), splits without more records do not count.
@@ -330,7 +330,7 @@ class Engine:
     def read_to_their_ends(self, max_rows: int) -> frozenset[str] | None:
         """Return splits that the next plan reads to their ends; None where these alone have `max_rows` records.
 
-        As long as it is not None, more splits can be assigned beside them. O(n log m); nothing is loaded.
+        As long as it is not None, more splits can be assigned. O(n log m); nothing is loaded.
         """
         self._settle()
         before = self.table if self._generators is None else self._generators.raised(self.table)

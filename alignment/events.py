@@ -129,7 +129,7 @@ class SplitCompleted:
 
 @dataclass(frozen=True, slots=True)
 class SplitAbandoned:
-    """A split is gone: what was known of it and not planned cannot be read, and nothing will be added."""
+    """A split no longer exists: its records that are not planned cannot be read, and none will be added."""
 
     split_id: str
 
@@ -221,7 +221,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class LookedAhead:
-    """An entry of the log: `Engine.outlook` was called, which may have loaded event times."""
+    """An entry of the log: `Engine.lookahead` was called, which may have loaded event times."""
 
     max_rows: int | None
     knows_all: bool = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from alignment.combine import SplitStatus
-from alignment.groups import Outlook, SourceReport
+from alignment.groups import Lookahead, SourceReport
 from alignment.watermarks import MIN_WATERMARK
 
 __all__ = [
@@ -106,7 +106,7 @@ class Progress:
 
     watermark: int | None = None
     next_us: int | None = None
-    outlook: Outlook | None = None
+    lookahead: Lookahead | None = None
     status: SplitStatus = SplitStatus.ACTIVE
     announced_us: int = MIN_WATERMARK
 
@@ -136,7 +136,7 @@ class WaitedInVain:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All members of the group, but those that are gone; `is_fresh` if they are as they were when it was asked for."""
+    """All live members of the group; `is_fresh` if they are as they were when it was asked for."""
 
     at_us: int
     members: tuple[Member, ...]

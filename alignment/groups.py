@@ -27,7 +27,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 
 __all__ = [
     "AlignmentGroup",
-    "Outlook",
+    "Lookahead",
     "SourceReport",
     "TriggerPart",
     "awaits_first_plans",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Lookahead:
     """How far the next plan of a source gets by its own rules; times in microseconds.
 
     Attributes
@@ -70,7 +70,7 @@ class TriggerPart:
         The user says that all members of the group that say so as well are sources of one query.
     rank
         Its place in the order in which Spark plans the sources; None before its first plan.
-    outlook
+    lookahead
         How far its next plan gets; None if that is not known ahead of reading.
     """
 
@@ -78,7 +78,7 @@ class TriggerPart:
     is_planning: bool = False
     in_one_query: bool = False
     rank: int | None = None
-    outlook: Outlook | None = None
+    lookahead: Lookahead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +185,15 @@ def _limit_by(other: SourceReport, own: SourceReport) -> int:
     """Return the limit that one other source sets."""
     if other.watermark is None:
         return MAX_WATERMARK
-    part, outlook = other.part, None if other.part is None else other.part.outlook
-    if own.part is None or part is None or part.rank is None or outlook is None:
+    part, lookahead = other.part, None if other.part is None else other.part.lookahead
+    if own.part is None or part is None or part.rank is None or lookahead is None:
         return saturating_add(other.watermark, own.max_drift_us)
     within_reach = MAX_WATERMARK
-    if outlook.reach_us is not None:
-        within_reach = saturating_add(outlook.reach_us, own.max_drift_us)
+    if lookahead.reach_us is not None:
+        within_reach = saturating_add(lookahead.reach_us, own.max_drift_us)
     follows = own.part.rank is not None and own.part.rank < part.rank
     if follows:
-        return min(outlook.stop_us, within_reach)
+        return min(lookahead.stop_us, within_reach)
     return within_reach if other.next_us is None else min(other.next_us, within_reach)
 
 

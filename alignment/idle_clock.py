@@ -70,11 +70,11 @@ class IdleClock:
         self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
         self.caught_up_us = np.append(self.caught_up_us, np.array(joined_us, np.int64))[order]
 
-    def keep(self, slots: npt.NDArray[np.intp], gone: Collection[str]) -> None:
-        """Only these are left; those of these ids are gone. O(n)."""
+    def keep(self, slots: npt.NDArray[np.intp], finished: Collection[str]) -> None:
+        """Keep the splits in these slots, and forget those with the ids in `finished`. O(n)."""
         self._origins = self._origins[slots]
         self.caught_up_us = self.caught_up_us[slots]
-        for split_id in gone:
+        for split_id in finished:
             self.blocked.pop(split_id, None)
             self._probed_us.pop(split_id, None)
 

@@ -166,7 +166,7 @@ class Membership:
         return self._phase is _Phase.LEFT
 
     @property
-    def needs_outlook(self) -> bool:
+    def needs_lookahead(self) -> bool:
         """Whether other sources of its query plan by how far its next plan gets."""
         return not self.has_left and self.in_one_query
 
@@ -255,7 +255,7 @@ class Membership:
     def _report(self) -> SourceReport:
         """Return its own report."""
         done, is_planning = self._progress, self._phase is _Phase.PLANNING
-        part = TriggerPart(self.calls, is_planning, self.in_one_query, self._rank, done.outlook)
+        part = TriggerPart(self.calls, is_planning, self.in_one_query, self._rank, done.lookahead)
         return SourceReport(self.max_drift_us, done.watermark, done.next_us, part, done.status, done.announced_us)
 
     def _write(self, at_us: int) -> tuple[events.Instruction, ...]:
@@ -416,5 +416,5 @@ class Membership:
         assert self.in_one_query or self.followed_us == MIN_WATERMARK, self
         if self.has_left:
             assert self.limit_us == MAX_WATERMARK, self
-            holds_others = (self.is_waited_for, self.lets_others_plan, self.waits, self.needs_outlook)
+            holds_others = (self.is_waited_for, self.lets_others_plan, self.waits, self.needs_lookahead)
             assert not any(holds_others), self

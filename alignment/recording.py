@@ -222,7 +222,7 @@ def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedP
             assert plan is not None, "a plan is written behind its event"
             yield ReplayedPlan(_encoded(entry), _encoded(plan))
         elif isinstance(entry, events.LookedAhead):
-            engine.outlook(entry.max_rows, knows_all=entry.knows_all)
+            engine.lookahead(entry.max_rows, knows_all=entry.knows_all)
         elif isinstance(entry, events.PlanCommitted):
             assert plan is not None, "a plan is committed behind its event"
             engine.commit(plan)

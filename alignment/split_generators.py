@@ -46,7 +46,7 @@ RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatc
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """What a restart needs of the watermarks of one split, beside the watermark.
+    """What a restart needs to generate the watermarks of one split, in addition to its watermark.
 
     All records before `position` count in the watermark, and in the state; None for the position of the split itself.
     It is an earlier one where readers report, and have not reported what was admitted last. `version` and `text` are
@@ -105,7 +105,7 @@ class LatestWatermark(WatermarkOutput):
 
 
 class RunningGenerator:
-    """A generator of the user's own, as it goes over one split, from its beginning or from a state."""
+    """A generator of the user's own, for one split, from its first record or from a state."""
 
     def __init__(self, generator: WatermarkGenerator, state: GeneratorState | None = None) -> None:
         self._generator = generator

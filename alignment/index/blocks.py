@@ -189,11 +189,11 @@ class BlockTable:
         """The event times that count under the limit of `limit_times`, `NO_TIMESTAMP` in place of others. O(n)."""
         return np.where(times <= self.latest_valid_us, times, NO_TIMESTAMP)
 
-    def remove(self, gone: Set[str]) -> None:
+    def remove(self, split_ids: Set[str]) -> None:
         """Forget splits that are known, their blocks and their times. O(m + n)."""
-        leaves = np.fromiter((split_id in gone for split_id in self.order), np.bool_, len(self.order))
+        leaves = np.fromiter((split_id in split_ids for split_id in self.order), np.bool_, len(self.order))
         self.blocks = self.blocks.where(~leaves[self.blocks.owner])
-        for split_id in gone:
+        for split_id in split_ids:
             del self._end_of[split_id], self._origin_of[split_id]
         self.is_stale = True
 
@@ -329,11 +329,11 @@ class BlockTable:
         after[passed] = self.blocks.end[until[passed] - 1]
         return after
 
-    def begun(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
+    def is_partly_read(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
         """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
         first, origin = self.blocks.first[blocks], self.origins[self.blocks.owner[blocks]]
-        begun: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
-        return begun
+        partly: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
+        return partly
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ def near(
 ) -> tuple[int, Int64Array] | None:
     """Of sampled values, near the one at which a share of the weights is reached, one for which `search` gives enough.
 
-    It is looked for upwards or downwards (`step` 1 or -1), at first as far off as a sample errs, then twice as far.
+    The search goes upwards or downwards (`step` 1 or -1), at first as far off as a sample errs, then twice as far.
     That value and what the search gave; None if there is none.
     """
     order = np.argsort(values)

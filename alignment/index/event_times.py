@@ -118,11 +118,11 @@ class EventTimeIndex:
 
         O(m + n).
         """
-        gone = frozenset(split_ids)
-        for split_id in gone:
+        removed = frozenset(split_ids)
+        for split_id in removed:
             self._table.known_end(split_id)
         self._settle()
-        self._table.remove(gone)
+        self._table.remove(removed)
 
     def forget_unread(self, split_id: str, position: int) -> None:
         """Remove the records of a split from `position` on; records that are added later begin there. O(m + n)."""
@@ -198,15 +198,14 @@ class EventTimeIndex:
         self._find_earliest(block[unread], self._table.stop[unread])
         result = np.full(len(self._table.order), MAX_WATERMARK, np.int64)
         result[unread] = self._table.suffix_earliest[block[unread]]
-        begun = unread[
-            self._table.begun(block[unread], positions[unread]) & (self._table.blocks.opaque[block[unread]] == LOADED)
-        ]
-        has_more = block[begun] + 1 < self._table.stop[begun]
-        result[begun] = np.where(has_more, self._table.suffix_earliest[block[begun] + has_more], MAX_WATERMARK)
-        skip = positions[begun] - self._table.blocks.first[block[begun]]
-        for part, times, starts in self._loaded.slices(block[begun], skip, self._table.blocks.rows(block[begun])):
+        is_loaded = self._table.blocks.opaque[block[unread]] == LOADED
+        partly = unread[self._table.is_partly_read(block[unread], positions[unread]) & is_loaded]
+        has_more = block[partly] + 1 < self._table.stop[partly]
+        result[partly] = np.where(has_more, self._table.suffix_earliest[block[partly] + has_more], MAX_WATERMARK)
+        skip = positions[partly] - self._table.blocks.first[block[partly]]
+        for part, times, starts in self._loaded.slices(block[partly], skip, self._table.blocks.rows(block[partly])):
             timed = np.where(times == NO_TIMESTAMP, MAX_WATERMARK, times)
-            result[begun[part]] = np.minimum(result[begun[part]], np.minimum.reduceat(timed, starts))
+            result[partly[part]] = np.minimum(result[partly[part]], np.minimum.reduceat(timed, starts))
         return result
 
     def _find_earliest(self, begin: Int64Array, stop: Int64Array) -> None:
@@ -347,7 +346,7 @@ class EventTimeIndex:
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Return where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
 
-        At or behind its next record: what lies between takes no room of a read limit. O(m).
+        At or behind its next record: what lies between does not count in a read limit. O(m).
         """
         self._settle()
         return self._table.after_unwanted(positions, bound_us)

@@ -32,8 +32,8 @@ CACHED_TIMES: Final = 24 * 1024 * 1024
 class ExactTimes:
     """The exact times of some blocks of a table.
 
-    `load` is called for the times of one whole block; `cached_times` of these (16 bytes each) are kept at most, beside
-    those that are worked on. `exact` has the times as they were loaded, those of a block from its `at` on; `latest` has
+    `load` is called for all times of one block; at most `cached_times` of these (16 bytes each) are kept, in addition
+    to those in use. `exact` has the times as they were loaded, those of a block from its `at` on; `latest` has
     the latest so far, from the record number `base` of a block on: it rises, so that a cut is found by halving.
     """
 
@@ -144,13 +144,13 @@ class ExactTimes:
         self._accumulate(block, 0)
 
     def _make_room(self, rows: int) -> None:
-        """Let there be room for so many more; what was used longest ago goes. O(1) amortised a time, and O(m)."""
+        """Make space for so many more: those used longest ago are dropped. O(1) amortised a time, and O(m)."""
         if self.filled + rows <= self.exact.size:
             return
         blocks = self._table.blocks
         kept = np.flatnonzero(blocks.at >= 0)
         kept = kept[np.argsort(-blocks.used[kept], kind="stable")]
-        # Of some more than must be, or the next one would have to make room again.
+        # Of some more than must be, or the next one would have to make space again.
         fits = np.cumsum(blocks.rows(kept)) + rows <= self.cached_times * 3 // 4
         stays = fits | (blocks.used[kept] == self._turn)
         blocks.at[kept[~stays]] = -1

@@ -1,4 +1,4 @@
-"""A read limit on an index: which record is the first, by event time, for which there is no room."""
+"""A read limit on an index: which record is the first, by event time, that exceeds it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class RowLimit:
         self._table, self._loaded = table, loaded
 
     def first_out(self, positions: Int64Array, bound_us: int, max_rows: int) -> int | None:
-        """Return the bound that admits the first unread record without room; None if all up to `bound_us` have some.
+        """Return the bound that admits the first unread record beyond the limit; None if none up to `bound_us` is.
 
         O(n log m), plus the loading of the blocks that the bounds in question divide; holds `max_rows` of their times,
         and a portion.
         """
-        blocks, room = self._in_doubt(positions, bound_us, max_rows)
+        blocks, rows_left = self._in_doubt(positions, bound_us, max_rows)
         rows, enter, leave = self._unread(blocks, positions)
-        # Below `earliest` even all rows of all begun blocks fit; at `latest` those of complete blocks do not.
-        earliest, latest = _first_too_many(enter, rows, room), _first_too_many(leave, rows, room)
+        # Below `earliest` even all rows of all blocks that begin fit; at `latest` those of complete blocks do not.
+        earliest, latest = _first_too_many(enter, rows, rows_left), _first_too_many(leave, rows, rows_left)
         if earliest is None or earliest > bound_us:
             return None
         until = bound_us if latest is None else min(latest, bound_us)
         doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
-        room -= int(rows[leave < earliest].sum())
-        return self._admitted_after(doubtful, positions, room)
+        rows_left -= int(rows[leave < earliest].sum())
+        return self._admitted_after(doubtful, positions, rows_left)
 
     def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
-        """The blocks among which a limit on rows decides, and how many of their rows fit beside those before them.
+        """The blocks among which a limit on rows decides, and how many of their rows fit after those before them.
 
         What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
         O(n log m): looks only where a sample of the blocks leaves it open.
@@ -77,17 +77,17 @@ class RowLimit:
         leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
         # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
         # may have been read; its minimum still is a lower bound of the rest.
-        begun = self._table.begun(blocks, positions[owner])
-        holds = np.where(rows > 0, np.where(begun, low, high), NO_TIMESTAMP)
+        partly = self._table.is_partly_read(blocks, positions[owner])
+        holds = np.where(rows > 0, np.where(partly, low, high), NO_TIMESTAMP)
         surely_held = running(np.maximum, holds, owner)
         held = np.full_like(leave, NO_TIMESTAMP)
         held[1:] = np.where(owner[1:] == owner[:-1], surely_held[:-1], NO_TIMESTAMP)
         return rows, np.maximum(held, low), leave
 
-    def _admitted_after(self, blocks: Int64Array, positions: Int64Array, room: int) -> int | None:
-        """Bound that admits the first unread record of `blocks` for which there is no room; None if there is for all.
+    def _admitted_after(self, blocks: Int64Array, positions: Int64Array, rows_left: int) -> int | None:
+        """Bound that admits the first unread record of `blocks` that exceeds the limit; None if none does.
 
-        `blocks` hold all that is doubtful of each split, in order. Keeps no more than `room` times and a portion.
+        `blocks` hold all that is doubtful of each split, in order. Keeps no more than `rows_left` times and a portion.
         """
         owner, rows = self._table.blocks.owner[blocks], int(self._table.blocks.rows(blocks).sum())
         skip = np.maximum(positions[owner] - self._table.blocks.first[blocks], 0)
@@ -104,19 +104,19 @@ class RowLimit:
             held = np.where(np.diff(of, prepend=last_owner) == 0, np.append(before, latest[:-1]), NO_TIMESTAMP)
             last_owner, before = int(of[-1]), int(latest[-1])
             if fits:
-                low, high, n_before = self._in_doubt_within(low, high, held, room)
-                room -= n_before
+                low, high, n_before = self._in_doubt_within(low, high, held, rows_left)
+                rows_left -= n_before
             kept.append(np.maximum(self._loaded.latest[ranges(low, high)], np.repeat(held, high - low)))
             n_kept += kept[-1].size
-            if n_kept > 2 * (room + 1) + self._loaded.PORTION_TIMES:
-                kept = [np.partition(np.concatenate(kept), room)[: room + 1]]
-                n_kept = room + 1
-        if n_kept <= room:
+            if n_kept > 2 * (rows_left + 1) + self._loaded.PORTION_TIMES:
+                kept = [np.partition(np.concatenate(kept), rows_left)[: rows_left + 1]]
+                n_kept = rows_left + 1
+        if n_kept <= rows_left:
             return None
-        return int(np.partition(np.concatenate(kept), room)[room])
+        return int(np.partition(np.concatenate(kept), rows_left)[rows_left])
 
     def _in_doubt_within(
-        self, low: Int64Array, high: Int64Array, held: Int64Array, room: int
+        self, low: Int64Array, high: Int64Array, held: Int64Array, rows_left: int
     ) -> tuple[Int64Array, Int64Array, int]:
         """Return the parts of ascending runs, not below their `held`, in which the limit falls.
 
@@ -131,9 +131,9 @@ class RowLimit:
 
         index, run = sample(low, high)
         values, ones = np.maximum(self._loaded.latest[index], held[run]), np.ones_like(index)
-        share = room / max(rows_until(high), 1)
-        fits = near(values, ones, share, -1, passed, lambda end: rows_until(end) <= room)
-        too_many = near(values, ones, share, 1, passed, lambda end: rows_until(end) > room)
+        share = rows_left / max(rows_until(high), 1)
+        fits = near(values, ones, share, -1, passed, lambda end: rows_until(end) <= rows_left)
+        too_many = near(values, ones, share, 1, passed, lambda end: rows_until(end) > rows_left)
         begin, end = low if fits is None else fits[1], high if too_many is None else too_many[1]
         return begin, end, rows_until(begin)
 

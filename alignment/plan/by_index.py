@@ -36,7 +36,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
 if TYPE_CHECKING:
-    from alignment.groups import Outlook
+    from alignment.groups import Lookahead
 
 __all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch", "read_to_their_ends"]
 
@@ -55,7 +55,7 @@ def plan_micro_batch(
     """Plan one micro-batch of the splits of a state, which are those of the index.
 
     `advance` gives the watermarks of a generator whose watermarks cannot be foretold; None for one that never emits.
-    O(n log m) for n splits and m unread blocks, in numpy steps, beside the loading of the blocks that the cut divides;
+    O(n log m) for n splits and m unread blocks, in numpy steps, and the loading of the blocks that the cut divides;
     O(m) more where blocks are opaque, or what is later than the bound was read before.
     """
     if before.split_ids != index.split_ids:
@@ -159,13 +159,13 @@ def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, cond
 
 def look_ahead(
     before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions | None = None
-) -> Outlook:
+) -> Lookahead:
     """How far the next micro-batch gets by the rules of this source alone, for the other sources of its query.
 
     O(n log m), plus the loading of the blocks that its cut divides.
     """
     # Imported here: few sources are in a group.
-    from alignment.groups import Outlook
+    from alignment.groups import Lookahead
 
     conditions = conditions or PlanConditions()
     idle, complete = conditions.flags(len(before))
@@ -185,7 +185,7 @@ def look_ahead(
         bound, ends = _cut(index, rules, before.positions, bound, conditions.max_rows)
         # Of several records at the bound itself a read limit may leave some.
         leaves_some = leaves_some or bool((ends < index.ends()).any())
-    return Outlook(bound if leaves_some else MAX_WATERMARK, reach_us)
+    return Lookahead(bound if leaves_some else MAX_WATERMARK, reach_us)
 
 
 def _cut(
@@ -197,7 +197,7 @@ def _cut(
 
 
 def _first_wanted(index: EventTimeIndex, rules: PlanningRules, positions: Int64Array, bound: int) -> Int64Array:
-    """Where the records begin that take room of a read limit, `int64[n]`: blocks outside of a range take none."""
+    """Where the records begin that count in a read limit, `int64[n]`: blocks outside of a range do not."""
     return index.after_unwanted(positions, bound) if rules.times else positions
 
 

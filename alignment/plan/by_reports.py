@@ -129,8 +129,8 @@ class ReactivePlanner:
         aligned = min(self._limit(watermarks, bounding), conditions.group_limit_us)
         bound = min(aligned, horizon_us)
         may_read = unread & (watermarks <= bound) & (not conditions.holds_rows)
-        room = np.where(may_read, ends - before.positions, 0)
-        wanted = self._wanted(slots, watermarks, room, bound)
+        readable = np.where(may_read, ends - before.positions, 0)
+        wanted = self._wanted(slots, watermarks, readable, bound)
         rows = self.splits.records_in(slots, wanted)
         is_cut = max_rows is not None and total(rows) > max_rows
         if max_rows is not None and is_cut:
@@ -183,17 +183,17 @@ class ReactivePlanner:
         """Whether the density is, and all of the last admission was reported, `bool[n]`."""
         return self.splits.is_reported[slots] & ~np.isnan(self.splits.density[slots])
 
-    def _wanted(self, slots: Slots, watermarks: Int64Array, room: Int64Array, bound: int) -> Int64Array:
-        """Positions that each split is admitted if there is no read limit, `int64[n]`; `room` is how many it has."""
+    def _wanted(self, slots: Slots, watermarks: Int64Array, readable: Int64Array, bound: int) -> Int64Array:
+        """Positions that each split is admitted if there is no read limit, `int64[n]`, of those that are `readable`."""
         if bound == MAX_WATERMARK:
-            return room
+            return readable
         # Floats do not overflow between the ends of time, and tell microseconds apart in all times that occur.
         first = self._first_rows * self.splits.spacing[slots]
         at_most = np.maximum(self._growth * self.splits.last_rows[slots].astype(np.float64), first)
         ahead = float(bound) - watermarks.astype(np.float64)
         predicted = np.floor(np.nan_to_num(self.splits.density[slots]) * ahead)
         predicted = np.where(self._is_known(slots), np.clip(predicted, first, at_most), first)
-        return np.minimum(room, np.minimum(predicted, _MANY).astype(np.int64))
+        return np.minimum(readable, np.minimum(predicted, _MANY).astype(np.int64))
 
     def _share(
         self, slots: Slots, positions: Int64Array, watermarks: Int64Array, wanted: Int64Array, bound: int, max_rows: int

@@ -75,7 +75,7 @@ class PlanConditions:
         The bound that other sources of the same alignment group set.
     horizon_us
         Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
-        and the watermark stays below it. So of a great many splits only those need to be here whose turn it is.
+        and the watermark stays below it. So of a great many splits only those need to be here that are read next.
     idle, complete
         `bool[n]`: splits that have had nothing left to read for the idle timeout, and those to which no record will be
         added; None for none.

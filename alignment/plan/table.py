@@ -103,8 +103,8 @@ class SplitTable(WatermarkTable):
 
     def without_finished(self) -> tuple[SplitTable, npt.NDArray[np.intp], list[str]]:
         """The table without its finished splits, the slots of those that stay, the ids of those that leave. O(n)."""
-        gone = self.statuses == SplitStatus.FINISHED
-        keep = np.flatnonzero(~gone)
+        finished = self.statuses == SplitStatus.FINISHED
+        keep = np.flatnonzero(~finished)
         table = SplitTable(
             split_ids=tuple(self.split_ids[slot] for slot in keep),
             positions=self.positions[keep],
@@ -113,7 +113,7 @@ class SplitTable(WatermarkTable):
             combined=self.combined,
             furthest=self.furthest,
         )
-        return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(gone)]
+        return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(finished)]
 
     def slowest_unread(self, ends: Int64Array) -> int | None:
         """The smallest watermark of the splits with records before `ends`; None without any. O(n).

@@ -40,7 +40,7 @@ class SimulatedStep:
 class SourceTrace:
     """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
 
-    Of each step: when it was planned, from the beginning of the run; the announced watermark; event time between the
+    Of each step: when it was planned, from the start of the run; the announced watermark; event time between the
     watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
     paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
     far that are later than that: what Spark has in its state behind the step if it keeps records, as joins and
@@ -76,12 +76,12 @@ class TraceColumns:
         after, reached_us = step.plan.after, step.reached_us
         paused = after.statuses == SplitStatus.PAUSED
         counts = paused | (after.statuses == SplitStatus.ACTIVE)
-        begun = reached_us[counts & (reached_us > MIN_WATERMARK)]
+        started = reached_us[counts & (reached_us > MIN_WATERMARK)]
         self._rows.append(
             (
                 step.now_us,
                 after.combined,
-                int(begun.max() - begun.min()) if begun.size else 0,
+                int(started.max() - started.min()) if started.size else 0,
                 int(np.count_nonzero(paused)),
                 step.plan.rows,
                 step.held_rows,

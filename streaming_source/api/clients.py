@@ -52,7 +52,7 @@ class KeptClients:
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        # In the order in which they were kept; few enough to be looked through.
+        # In the order in which they were kept; few enough to be searched.
         self._kept: list[_Kept] = []
 
     def __len__(self) -> int:
@@ -90,8 +90,8 @@ class KeptClients:
         """Take out what is too old or too much."""
         until = self._clock() - self._idle_seconds
         old = sum(kept.since <= until for kept in self._kept)
-        gone = max(old, len(self._kept) - self._max_kept)
-        unused, self._kept = self._kept[:gone], self._kept[gone:]
+        dropped = max(old, len(self._kept) - self._max_kept)
+        unused, self._kept = self._kept[:dropped], self._kept[dropped:]
         return unused
 
 

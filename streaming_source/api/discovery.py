@@ -65,7 +65,7 @@ class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[Spli
 class DiscoveringSplitEnumerator(SplitEnumerator[SplitT, DiscoveredSplits[SplitT]]):
     """Lists the splits again and again, and assigns each new one to the next reader that requests one.
 
-    A split is known by its id: it is new if it was not there the time before. One that has gone is forgotten, so
+    A split is known by its id: it is new if the discovery before did not find it. What is not found is forgotten, so
     what is remembered is bounded by what is there.
 
     Parameters

@@ -38,7 +38,7 @@ class ReaderInfo:
 
 @dataclass(frozen=True, slots=True)
 class SplitsAssignment(Generic[SplitT]):
-    """New splits for readers, by their numbers, beside those that they have."""
+    """New splits for readers, by their numbers, in addition to those that they have."""
 
     assignment: Mapping[int, Sequence[SplitT]]
 

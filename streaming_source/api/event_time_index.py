@@ -81,7 +81,7 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
         """A completed split was read to its end, and leaves the offset: it must not be assigned again."""
 
     def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        """Assign waiting splits whose turn it is, and return whether any was assigned. By default none waits.
+        """Assign the next waiting splits, and return whether any was assigned. By default none waits.
 
         A source with more splits than can be in work at once assigns them in the order of their earliest records, and
         sets the earliest event time of the others with `SplitEnumeratorContext.set_horizon`. Called before each plan

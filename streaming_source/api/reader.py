@@ -205,12 +205,12 @@ class ReaderMetrics:
 
 
 def _no_split_requests() -> None:
-    raise UnsupportedOperationError("splits cannot be requested here: this reader has no coordinator behind it")
+    raise UnsupportedOperationError("splits cannot be requested here: this reader has no coordinator")
 
 
 def _no_events(event: SourceEvent) -> None:
     raise UnsupportedOperationError(
-        f"{type(event).__name__} cannot be sent to the enumerator: this reader has no coordinator behind it"
+        f"{type(event).__name__} cannot be sent to the enumerator: this reader has no coordinator"
     )
 
 

@@ -88,7 +88,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @classmethod
     def options(cls) -> OptionSet:
-        """What a format of this source takes beside the options of every format: by default those on its fields."""
+        """The options of this source's format, without those of every format: by default those on its fields."""
         return OptionSet.of(cls) if is_dataclass(cls) else OptionSet([])
 
     @classmethod

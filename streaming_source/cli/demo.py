@@ -309,10 +309,10 @@ def _draw_spark(axes: Axes, progress: Progress) -> None:
     number, late = np.arange(len(low)), np.clip(watermark, low, high)
     axes.bar(number, high - late, bottom=late, width=0.66, color=_BLUE, label="counted")
     axes.bar(number, late - low, bottom=low, width=0.66, color=_VERMILION, label="too late, dropped")
-    begun = watermark > 0
+    started = watermark > 0
     # From the first departure to some days after the last one.
     axes.set_ylim(np.floor(low.min()), np.ceil(high.max()) + 9)
-    axes.step(number[begun], watermark[begun], where="mid", color="black", linewidth=3, label="watermark")
+    axes.step(number[started], watermark[started], where="mid", color="black", linewidth=3, label="watermark")
 
 
 def _draw_aligned(axes: Axes, history: History) -> None:

@@ -25,13 +25,13 @@ from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.source_explanation import StrangeTimes, with_source
+from streaming_source.coordinator.source_explanation import OutlyingTimes, with_source
 from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
 if TYPE_CHECKING:
-    from alignment.groups import Outlook
+    from alignment.groups import Lookahead
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
 
@@ -42,8 +42,8 @@ _log = logging.getLogger(__name__)
 _FIRST_RECORDS_S: Final = 2.0
 _DISCOVERY_S: Final = 1.0
 """How long a trigger that finds nothing to read waits for a discovery."""
-_OUTLOOK_S: Final = 2.0
-"""How long the last plan of a run waits to find more records, if other sources of the query plan by its outlook."""
+_LOOKAHEAD_S: Final = 2.0
+"""How long the last plan of a run waits to find more records, if other sources of the query plan by what it reports."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
 _NAMED: Final = 10
@@ -94,13 +94,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
         self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
-        self._warned_of_room = False
+        self._warned_of_waiting = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self._warned_behind_us = 0
-        self._strange = StrangeTimes()
-        # The state at which more was looked for in vain.
-        self._looked_at: SourceState[SplitT, CheckpointT] | None = None
+        self._outlying = OutlyingTimes()
+        # The state after which a discovery found nothing.
+        self._discovered_at: SourceState[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
 
     # ---- life ----------------------------------------------------------------------------------------------------
@@ -129,11 +129,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         A source that has ended is not discovered again, unless the micro-batch before the state `is_read_again`.
 
-        Once planning has begun it goes on from an earlier state with `rewind` alone.
+        Once planning has started it goes on from an earlier state with `rewind` alone.
         """
         if self._started:
             raise SourceError(
-                f"cannot restore state {state.sequence}: planning has begun, and is at state "
+                f"cannot restore state {state.sequence}: planning has started, and is at state "
                 f"{self.state.sequence}; go on from an earlier state with rewind()"
             )
         calls = AsyncCalls(self._workers, self._now_us)
@@ -283,7 +283,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._group is not None and explanation.waits_for_group:
             waits_for = self._group.slowest_at(explanation.at_us)
         return replace(
-            with_source(explanation, self.runtime, self.state, self._strange, self._rules),
+            with_source(explanation, self.runtime, self.state, self._outlying, self._rules),
             group=waits_for,
             batch=self._batch,
             reads=self._reads,
@@ -307,11 +307,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         pairs = [*end.since(start, reads_on=reads_on), *self._left_out(start, end)]
         # In the order of their ids, wherever they were found: what is read again is cut in the same way.
         pairs.sort(key=lambda pair: pair[1].split_id)
-        pairs = [(begun, ended) for begun, ended in pairs if ended.position > begun.position]
-        rows = sum(ended.position - begun.position for begun, ended in pairs)
+        pairs = [(before, after) for before, after in pairs if after.position > before.position]
+        rows = sum(after.position - before.position for before, after in pairs)
         # If a watermark depends on the order of records, one reader reads the whole split.
         size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
-        ranges = [part for begun, ended in pairs for part in ranges_between(begun, ended, size)]
+        ranges = [part for before, after in pairs for part in ranges_between(before, after, size)]
         left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
         return self.host.enumerator.ranges_to_read(left)
 
@@ -401,7 +401,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             if plan.rows:
                 self._read_us = now_us
             if max_rows is not None and plan.rows < max_rows and plan.limited_by is LimitedBy.HORIZON:
-                self._warn_of_room(plan, max_rows)
+                self._warn_of_waiting(plan, max_rows)
             self._commit(plan, limit_us, now_us)
         if group is not None:
             self._end_plan(group, plan, max_rows)
@@ -421,23 +421,23 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         engine, status = self.runtime.engine, self.runtime.engine.status_after(plan)
         # First, since it may find more records.
-        needs_outlook = group.needs_outlook and self._rules.min_rows is None
-        outlook = self._outlook(max_rows) if needs_outlook else None
+        needs_lookahead = group.needs_lookahead and self._rules.min_rows is None
+        lookahead = self._look_ahead(max_rows) if needs_lookahead else None
         nearest_us = engine.nearest_us()
         # A source that has read all records of a run does not count in the group.
         has_ended = self.is_draining and nearest_us is None and self.runtime.event_times.is_at_rest
         watermark = None if has_ended else plan.slowest_us
-        group.end_plan(Progress(watermark, nearest_us, outlook, status, plan.after.combined))
+        group.end_plan(Progress(watermark, nearest_us, lookahead, status, plan.after.combined))
 
-    def _outlook(self, max_rows: int | None) -> Outlook | None:
+    def _look_ahead(self, max_rows: int | None) -> Lookahead | None:
         """Return how far the next plan gets, for the other sources of the query."""
         event_times = self.runtime.event_times
         if self.is_draining and not event_times.is_at_rest:
             # All known records are planned: the next ones decide how far the others may go.
-            self.host.run_until(lambda: event_times.is_settled or event_times.is_at_rest, _OUTLOOK_S)
+            self.host.run_until(lambda: event_times.is_settled or event_times.is_at_rest, _LOOKAHEAD_S)
             self._take_added()
         knows_all = event_times.is_settled or event_times.is_at_rest
-        return self.runtime.engine.outlook(max_rows, knows_all=knows_all)
+        return self.runtime.engine.lookahead(max_rows, knows_all=knows_all)
 
     def _may_wait_for_rows(self) -> bool:
         """Return whether rows may wait for more: no other source waits for this one, and all present rows are known."""
@@ -452,7 +452,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         return self._now_us() >= reads_at_us or not self._may_wait_for_rows()
 
     def _assign_waiting(self, max_rows: int | None) -> None:
-        """Assign splits that wait: as many as can be in work, and those that `max_rows` have room for beside them."""
+        """Assign splits that wait: as many as can be in work, and more if `max_rows` admits their records."""
         engine, event_times = self.runtime.engine, self.runtime.event_times
         while engine.horizon_us < MAX_WATERMARK:
             if max_rows is not None:
@@ -491,21 +491,21 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _discover_more(self) -> None:
         """Discover new records, for a second at most."""
         host, event_times, engine = self.host, self.runtime.event_times, self.runtime.engine
-        host.calls.refresh(_DISCOVERY_S, rests=self._looked_at is self.state, is_due=lambda: engine.is_due)
-        self._looked_at = self.state
+        host.calls.refresh(_DISCOVERY_S, rests=self._discovered_at is self.state, is_due=lambda: engine.is_due)
+        self._discovered_at = self.state
         if host.expected:
             is_found = event_times.find_expected(host.expected)
             host.expected.clear()
             host.run_until(is_found, _DISCOVERY_S)
 
-    def _warn_of_room(self, plan: MicroBatchPlan, max_rows: int) -> None:
-        """Warn once that splits wait for which the row limit has room, and the offset has none."""
-        if self._warned_of_room or self._rules.times:
+    def _warn_of_waiting(self, plan: MicroBatchPlan, max_rows: int) -> None:
+        """Warn once that splits wait that the row limit would admit, and the offset has no space for."""
+        if self._warned_of_waiting or self._rules.times:
             return
-        self._warned_of_room = True
+        self._warned_of_waiting = True
         _log.warning(
             "maxRowsPerTrigger = %d is not reached: a micro-batch of %d rows has %d splits, as many as its offset has "
-            "room for or maxFilesPerTrigger and maxBytesPerTrigger allow, and others wait. Larger files, or splitBy = "
+            "space for or maxFilesPerTrigger and maxBytesPerTrigger allow, and others wait. Larger files, or splitBy = "
             "directory, make full use of it",
             max_rows,
             plan.rows,
@@ -540,7 +540,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         Again only where they are twice as far behind.
         """
         engine, delay_us = self.runtime.engine, max(bound_us, self._rules.planning.max_drift_us or 0)
-        behind_us = self._strange.unread_behind(plan, engine.index, engine.horizon_us, bound_us)
+        behind_us = self._outlying.unread_behind(plan, engine.index, engine.horizon_us, bound_us)
         if behind_us <= max(delay_us, 2 * self._warned_behind_us):
             return
         self._warned_behind_us = behind_us
@@ -562,11 +562,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
-        self._strange.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
+        self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
         if not self._rules.announces and bound_us is not None and not self._rules.reports:
             self._warn_of_disorder(plan, bound_us)
         if self._rules.planning.perfect:
-            self._strange.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
+            self._outlying.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
         table = plan.after.without_positions()
@@ -593,7 +593,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         self._announce_again = False
         finished = engine.commit(plan)
-        self._strange.forget(finished)
+        self._outlying.forget(finished)
         self._forget_splits(finished)
 
     def _check_unit(self, plan: MicroBatchPlan) -> None:

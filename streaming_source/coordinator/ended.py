@@ -1,4 +1,4 @@
-"""What stands in for the enumerator of a bounded source that was read to its end."""
+"""The enumerator of a bounded source that was read to its end: it finds nothing more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CheckpointT = TypeVar("CheckpointT")
 class EndedEnumerator(SplitEnumerator[SplitT, CheckpointT]):
     """Has no split, and keeps the checkpoint of the source's own enumerator.
 
-    So a restart of a query behind the end of a source neither lists nor opens it: what was read may be gone.
+    So a restart after the end of a source neither lists nor opens it: what was read may have been deleted.
     """
 
     context: SplitEnumeratorContext[SplitT]
@@ -32,7 +32,7 @@ class EndedEnumerator(SplitEnumerator[SplitT, CheckpointT]):
         """Log that nothing is discovered any more."""
         _log.warning(
             "%s: this bounded source was read to its end by an earlier run. What has come since is not part of this "
-            "query, and is not looked for; to read it use a new checkpointLocation, with or without bounded",
+            "query, and is not read; to read it use a new checkpointLocation, with or without bounded",
             self.name,
         )
 

@@ -341,7 +341,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
         ids: dict[str, int] = {}
         for split in splits:
             if split.split_id in ids or split.split_id in self.engine.index:
-                raise SourceError(f"split {split.split_id!r} was assigned, and is in work already")
+                raise SourceError(f"split {split.split_id!r} was assigned, and is being read already")
             if split.position < 0 or (split.stop is not None and split.stop < split.position):
                 raise SourceError(
                     f"split {split.split_id!r} was assigned at position {split.position} with the stop {split.stop}: a "

@@ -44,8 +44,8 @@ class GroupExchange:
     watermark holds for all of them.
 
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source.
-    `record` is called with each event of the membership, for a log that can be replayed. The `membership` may be looked
-    at from the planner's thread; all else from any thread.
+    `record` is called with each event of the membership, for a log that can be replayed. The `membership` may be read
+    from the planner's thread; all else from any thread.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class GroupExchange:
     # ---- what the planner asks -----------------------------------------------------------------------------------
 
     @property
-    def needs_outlook(self) -> bool:
+    def needs_lookahead(self) -> bool:
         """Whether the plans of this source tell the others how far they get."""
-        return self.membership.needs_outlook
+        return self.membership.needs_lookahead
 
     @property
     def is_waited_for(self) -> bool:
@@ -101,7 +101,7 @@ class GroupExchange:
     @property
     def may_go_on(self) -> bool:
         """Whether the last plan is not the next one, by what others have reported since. Some microseconds."""
-        if self.membership.waits and self.membership.needs_outlook and self.place.version() != self._seen_version:
+        if self.membership.waits and self.membership.needs_lookahead and self.place.version() != self._seen_version:
             # Another source of the query may have planned in this very trigger.
             self._take(group_events.TimePassed(self.now_us(), reads=True))
         return self.membership.may_go_on

@@ -57,11 +57,11 @@ class GroupFile(GroupPlace):
                     file.execute("INSERT OR REPLACE INTO member VALUES (?, ?, ?, ?)", row)
                 found = file.execute("SELECT host, report FROM member WHERE alignment_group = ?", (group,)).fetchall()
                 members = [self._member(host, text) for host, text in found]
-                gone = [member for member in members if is_gone(member)]
+                dead = [member for member in members if is_gone(member)]
                 if own is not None:
-                    for member in gone:
+                    for member in dead:
                         file.execute(_REMOVE, (group, member.source_id))
-                return [member for member in members if member not in gone]
+                return [member for member in members if member not in dead]
         except sqlite3.Error as error:
             raise SourceError(str(error)) from error
 

@@ -14,7 +14,7 @@ from uuid import getnode, uuid4
 
 from alignment.combine import SplitStatus
 from alignment.group_events import Member
-from alignment.groups import Outlook, SourceReport, TriggerPart
+from alignment.groups import Lookahead, SourceReport, TriggerPart
 
 __all__ = ["GroupPlace", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
@@ -37,8 +37,8 @@ def member_from_json(text: str) -> Member:
     values = json.loads(text)
     report = values["report"]
     if (part := report["part"]) is not None:
-        outlook = part["outlook"]
-        part = TriggerPart(**{**part, "outlook": None if outlook is None else Outlook(**outlook)})
+        lookahead = part["lookahead"]
+        part = TriggerPart(**{**part, "lookahead": None if lookahead is None else Lookahead(**lookahead)})
     status = SplitStatus(report["status"])
     return Member(**{**values, "report": SourceReport(**{**report, "part": part, "status": status})})
 
@@ -56,7 +56,7 @@ def seen_from_another_host(member: Member, shift_us: int = 0) -> Member:
 class GroupPlace(ABC):
     """Has one small text of each member of each group: the last that the member wrote.
 
-    A member writes its own text alone, and reads those of all; any may remove that of a member that is gone. Nothing
+    A member writes its own text alone, and reads those of all; any may remove that of a member that has ended. Nothing
     here must survive the machine: reports are worth their lease. A `SourceError` is raised where the place cannot be
     reached. From any thread and process.
     """
@@ -66,9 +66,9 @@ class GroupPlace(ABC):
 
     @abstractmethod
     def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
-        """Write the text of one member, if it is given, and return all members of the group that are not gone.
+        """Write the text of one member, if it is given, and return all members of the group that have not ended.
 
-        With `own` those that are gone are removed.
+        With `own` the others are removed.
         """
 
     @abstractmethod

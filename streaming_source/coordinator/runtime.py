@@ -55,7 +55,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         *,
         has_ended: bool = False,
     ) -> SourceRuntime[SplitT, CheckpointT]:
-        """Make it for a source, as it starts from a checkpoint or afresh. Nothing is looked at yet.
+        """Make it for a source, as it starts from a checkpoint or afresh. Nothing is listed or read yet.
 
         If it is bounded and `has_ended`, its own enumerator is not started, unless that has to clean up: nothing is
         listed or opened any more.

@@ -20,7 +20,7 @@ from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState
 
-__all__ = ["StrangeTimes", "with_source"]
+__all__ = ["OutlyingTimes", "with_source"]
 
 _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000
@@ -31,7 +31,7 @@ _FAR: Final = 10
 """An outlier is so many times further from its neighbours than these lie apart, or may be out of order."""
 
 
-class StrangeTimes:
+class OutlyingTimes:
     """Records that stand out, of the splits in work.
 
     `far` has by split id the first record that brought the watermark of its split into the future, and `is_outlier` is
@@ -187,26 +187,26 @@ def with_source(
     explanation: Explanation,
     runtime: SourceRuntime[Any, Any],
     state: SourceState[Any, Any],
-    strange: StrangeTimes,
+    outlying: OutlyingTimes,
     rules: ReadRules,
 ) -> Explanation:
     """Return an explanation of the runtime's engine with what its source adds. O(n).
 
-    `state` is the last state, `strange` has the records that stand out in it.
+    `state` is the last state, `outlying` has the records that stand out in it.
     """
     known, host = state.by_id(), runtime.host
     available = runtime.engine.available() if host.known_ends else {}
     index, bound_us = runtime.engine.index, explanation.bounds.out_of_orderness_us or 0
     marked = [
         split._replace(is_outlier=True)
-        if split.next_us is not None and strange.is_outlier(split, index, runtime.event_times, bound_us)
+        if split.next_us is not None and outlying.is_outlier(split, index, runtime.event_times, bound_us)
         else split
         for split in explanation.splits
     ]
     splits = _in_source_positions(marked, known, available, runtime.event_times, host.known_ends)
-    if far := strange.far:
+    if far := outlying.far:
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
-    if earlier := strange.earlier:
+    if earlier := outlying.earlier:
         splits = [split._replace(earlier=earlier.get(split.split_id)) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):
         unreported = frozenset(runtime.engine.unreported())
@@ -221,7 +221,7 @@ def with_source(
         explanation,
         splits=tuple(splits),
         away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
-        needed_bound_us=strange.needed_bound_us,
+        needed_bound_us=outlying.needed_bound_us,
         metrics=(*host.enumerator.metrics().items(), *_outside(state, rules)),
     )
 

@@ -127,8 +127,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
             return pairs
         seen_to = [None if known is None else known.position for known in self.generators]
         return [
-            (begun if position is None else begun.at(position), ended)
-            for (begun, ended), position in zip(pairs, seen_to, strict=True)
+            (before if position is None else before.at(position), after)
+            for (before, after), position in zip(pairs, seen_to, strict=True)
         ]
 
     def generators_since(self, start: SourceState[SplitT, CheckpointT]) -> dict[str, tuple[int, GeneratorState | None]]:
@@ -138,7 +138,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         """
         known = self.generators or [None] * len(self.splits)
         pairs = zip(self.since(start), known, strict=True)
-        return {ended.split_id: (begun.position, generator) for (begun, ended), generator in pairs}
+        return {after.split_id: (before.position, generator) for (before, after), generator in pairs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +237,14 @@ def assign_ranges(
 
 
 def one_range_each(ranges: Sequence[SplitT]) -> Iterator[list[SplitT]]:
-    """The ranges of one reader in turns, in each at most one of a split: a reader knows a split by its id."""
+    """The ranges of one reader in rounds, in each at most one of a split: a reader knows a split by its id."""
     left = list(ranges)
     while left:
-        turn: dict[str, SplitT] = {}
+        first: dict[str, SplitT] = {}
         for split in left:
-            turn.setdefault(split.split_id, split)
-        yield list(turn.values())
-        left = [split for split in left if turn[split.split_id] is not split]
+            first.setdefault(split.split_id, split)
+        yield list(first.values())
+        left = [split for split in left if first[split.split_id] is not split]
 
 
 def cut_range(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:

@@ -41,7 +41,7 @@ class Workers(ABC):
         """
 
     def do_one(self, *, due: bool) -> bool:
-        """Do one piece of the work on this thread, where that is how work is done; whether one was done.
+        """Do one unit of work on this thread, if that is how work is done; return whether there was one.
 
         With `due` only work that is due now; else, if none is, the next that will be.
         """

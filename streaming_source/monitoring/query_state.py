@@ -84,9 +84,9 @@ class QueryState:
             return None
 
     def end_with(self, notes: Sequence[PlannerNote]) -> QueryEnd | None:
-        """Return the end with what the checkpoint and the notes of the planners have beside.
+        """Return the end with what the checkpoint and the notes of the planners have in addition.
 
-        Spark knows of a planner that was killed only that it is gone, and nothing of another run.
+        Spark knows of a planner that was killed only that it has ended, and nothing of another run.
         """
         if self.end is None:
             return None

@@ -43,7 +43,7 @@ class Snapshot:
 
 
 class CheckpointWatch:
-    """The state of a checkpoint, looked at every `interval_s` seconds between `start` and `close`.
+    """The state of a checkpoint, read every `interval_s` seconds between `start` and `close`.
 
     `checkpoint` is as for `OffsetLog`. It takes at most a tenth of a processor.
     """
@@ -58,7 +58,7 @@ class CheckpointWatch:
         self._looked: tuple[list[MicroBatch], float] = [], 0.0
         self._begun = time.time_ns()
         self.looked_at_ms = 0
-        """When the checkpoint was looked at last: milliseconds since the epoch."""
+        """When the checkpoint was read last: milliseconds since the epoch."""
         self._count = 0
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -108,8 +108,8 @@ class CheckpointWatch:
         except Exception as error:
             if isinstance(error, CheckpointError) and not self._batches.is_there:
                 self._history, self._added = History(_ROWS), []
-                gone = "is not there any more" if self._was_there else "is not there yet"
-                made = self._note(f"The checkpoint {gone}. This page follows as soon as a query writes it.")
+                state = "is not there any more" if self._was_there else "is not there yet"
+                made = self._note(f"The checkpoint {state}. This page follows as soon as a query writes it.")
             else:
                 # Whatever is in the files: the page shows it, and the next look may find them whole.
                 made = self._note(f"The checkpoint cannot be read: {error}")
@@ -137,9 +137,9 @@ class CheckpointWatch:
     def _run(self) -> None:
         pause_s = self._interval_s
         while not self._closed.wait(pause_s):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             self.look()
-            pause_s = max(self._interval_s, _SHARE * (time.perf_counter() - begun))
+            pause_s = max(self._interval_s, _SHARE * (time.perf_counter() - started))
 
     def _is_same(self, batches: list[MicroBatch]) -> bool:
         """Whether nothing was written since the last look, and that was a moment ago."""

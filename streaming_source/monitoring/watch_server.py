@@ -117,7 +117,7 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone, or sends what is no request: of no interest to who watches."""
+        """A client that has closed the connection, or sends what is no request: of no interest to who watches."""
 
 
 class _Request(BaseHTTPRequestHandler):

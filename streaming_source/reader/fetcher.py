@@ -366,10 +366,10 @@ class SplitFetcher(Generic[SplitT, ElementT]):
         return not (self._changes or self._step or self._assigned or self._left or self._fetched)
 
     def _unassign(self, split_ids: Collection[str]) -> frozenset[str]:
-        gone = frozenset(split_id for split_id in split_ids if split_id in self._assigned)
-        for split_id in gone:
+        ended = frozenset(split_id for split_id in split_ids if split_id in self._assigned)
+        for split_id in ended:
             del self._assigned[split_id]
-        return gone
+        return ended
 
 
 def fetched_by(split_reader: SplitReader[Any]) -> RecordsWithSplitIds[Any]:

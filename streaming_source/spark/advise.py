@@ -1,4 +1,4 @@
-"""Which share of a user's own records each delay would cover: before any query runs, or beside one."""
+"""Which share of a user's own records each delay would cover: before any query runs, or while one does."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def advise(df: DataFrame | StreamingQuery) -> Advice:
     """Return which `maxOutOfOrderness` covers how many of the records that the source of a frame or query has now.
 
     The call scans the source twice, reading only the columns that event times come from; the query is not touched.
-    Kafka is scanned from the earliest record that the brokers retain, unless the options give another beginning.
+    Kafka is scanned from the earliest record that the brokers retain, unless the options give another start.
 
     Parameters
     ----------
@@ -375,7 +375,7 @@ def _state_lines(state: StateAdvice) -> Iterator[str]:
         yield (
             f"Inside of what is there: records out of order. Up to {state.open_at_once:,} of {state.splits:,} splits "
             f"are open at once, and up to {state.rows:,} records, {format_duration(_rounded_up(state.span_us))} of "
-            "event time, are kept as state until what stands behind them is read. None of them is late for it."
+            "event time, are kept as state until what is stored after them is read. None of them is late for it."
         )
     else:
         yield (

@@ -34,6 +34,7 @@ from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
+    SECRET_OPTIONS,
     STRATEGY_OPTIONS,
     FrameOptions,
     frame_options,
@@ -42,7 +43,6 @@ from streaming_source.spark.options import (
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
 from streaming_source.spark.rows import RowShaper
-from streaming_source.spark.secret_options import with_secrets_shown
 from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
@@ -139,7 +139,12 @@ class AlignedDataSource:
         cls, kind: type[Source[Any, Any]], driver_host: str, options: Mapping[str, str], zone: str | None = None
     ) -> AlignedDataSource:
         """Create it from a source class and options; executors reach the driver at `driver_host`."""
-        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(with_secrets_shown(options))
+        if any(name.lower() == SECRET_OPTIONS.lower() for name in options):
+            # Imported here: few sources have secrets.
+            from streaming_source.spark.secret_options import with_secrets_shown
+
+            options = with_secrets_shown(options)
+        values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
         frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
         if zone is not None:

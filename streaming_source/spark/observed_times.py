@@ -45,7 +45,7 @@ class ObservedTimes:
         self.uses_source_watermarks = strategy.uses_source_watermarks
 
     def see(self, split_id: str, batch: pa.RecordBatch, times: EventTimes, positions: Int64Array) -> int:
-        """Add the next `n` records of a split; return how many at their beginning were emitted before. O(n)."""
+        """Add the next `n` records of a split; return how many of the first were emitted before. O(n)."""
         seen = self._seen(split_id)
         seen.output.mark_active()
         seen.records += len(positions)

@@ -115,8 +115,8 @@ class OffsetCodec:
         }
         if explanation is None:
             return offset
-        places = [(split.split_id, split.position) for split in state.splits]
-        return {**offset, "why": facts_of(explanation, places, offset)}
+        positions = [(split.split_id, split.position) for split in state.splits]
+        return {**offset, "why": facts_of(explanation, positions, offset)}
 
     def decode(self, offset: Offset) -> SourceState[Any, Any]:
         """Return the state in an offset; refuse an offset of another source, other options or a newer version. O(n)."""
@@ -280,6 +280,6 @@ def _or_minimum(watermark: int | None) -> int:
 
 
 def _shown(offset: Any) -> str:
-    """Return the beginning of an offset, enough to recognise it."""
+    """Return the first characters of an offset, enough to recognise it."""
     text = json.dumps(offset)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -33,6 +33,7 @@ from streaming_source.spark.watermark_rows import EMITTED, FAR_US
 
 __all__ = [
     "FRAME_OPTIONS",
+    "SECRET_OPTIONS",
     "SOURCE_OPTIONS",
     "STRATEGY_OPTIONS",
     "FrameOptions",
@@ -40,6 +41,9 @@ __all__ = [
     "read_rules",
     "strategy_of",
 ]
+
+SECRET_OPTIONS: Final = "secretOptions"
+"""The option that has others with secret values: see `secret_options`."""
 
 _SECOND_US: Final = 1_000_000
 _WORTH_A_TASK: Final = 32_768
@@ -177,7 +181,7 @@ class FrameOptions:
         "maxFutureSkew",
         optional_duration(),
         "A record later than the wall clock of the planner by more than this has no valid event time: it moves no "
-        "watermark, and `invalidTimestamp` decides what becomes of it.",
+        "watermark, and `invalidTimestamp` decides how it is handled.",
         "none",
     )
     watermark_rows: bool = option_field(

@@ -109,7 +109,7 @@ class StandstillWarning:
         self._watcher: threading.Thread | None = None
         self._is_closed = threading.Event()
 
-    def look(self, now_us: int) -> None:
+    def check(self, now_us: int) -> None:
         """Check the watermark at this time. O(1), plus an explanation in some calls."""
         if now_us < self._look_at_us:
             return

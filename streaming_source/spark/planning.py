@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.late_log import LateLog
     from streaming_source.spark.report_directory import ReportDirectory
 
-__all__ = ["StreamPlanning"]
+__all__ = ["StreamPlanning", "start_planner_process"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,29 +54,33 @@ _NEW_OBJECTS: Final = 50_000
 An offset of many splits is many objects without cycles: collecting at the default takes longer than planning.
 """
 
-_TURN_S: Final = 0.5
+_LOCK_S: Final = 0.5
 """How long a task's request waits for the planner's lock. After that, a later request gets the answer."""
 
 _SHOWN: Final = 80
 """How many characters of a source's description each line of the log has."""
 
 
+def start_planner_process() -> None:
+    """Let Python collect garbage more seldom in the process in which Spark plans."""
+    gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
+
+
 class StreamPlanning:
     """Offsets and partitions of one stream. It stays in the planner process that creates it, and is never pickled.
 
-    The coordinator is for one thread at a time: callers must hold `_turn`. Callers are Spark's thread and the
+    The coordinator is for one thread at a time: callers must hold `_lock`. Callers are Spark's thread and the
     gateway's, so that readers get answers to their events while they read.
     """
 
     def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions) -> None:
-        gc.set_threshold(max(_NEW_OBJECTS, gc.get_threshold()[0]), *gc.get_threshold()[1:])
         self._options = options
         self._tasks = options.tasks
         self._min_rows_per_reader = options.min_rows_per_reader
         self._time_limit_us = rules.time_limit_us
         self._codec = OffsetCodec(source, fixed_options(rules, schema))
         self._source, self._source_name = source, source.name
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(
             source,
             rules,
@@ -103,21 +107,21 @@ class StreamPlanning:
 
     def join_group(self) -> None:
         """Spark has started the query, and plans none of its sources before this was called for each of them."""
-        with self._turn:
+        with self._lock:
             self._coordinator.join_group()
 
     def drain(self) -> None:
-        with self._turn:
+        with self._lock:
             self._coordinator.drain()
 
     def initial_offset(self) -> Offset:
         """Return where a query starts that has no offset; it names the note, for a query that finds nothing."""
-        with self._turn, self._noting({}) as note:
+        with self._lock, self._noting({}) as note:
             return {**self._codec.encode(SourceState.initial()), WHY: {NOTE: note.name}}
 
     def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
         """Return the end of the next micro-batch; `start` itself if there is no work."""
-        with self._turn, self._noting(start) as note:
+        with self._lock, self._noting(start) as note:
             coordinator = self._coordinator
             self._standstill.end_batch()
             coordinator.end_batch()
@@ -130,7 +134,7 @@ class StreamPlanning:
                 self.on_reports(reports)
             before = coordinator.state
             after = coordinator.advance(max_rows)
-            self._standstill.look(processing_time_us())
+            self._standstill.check(processing_time_us())
             if after is before:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
@@ -144,20 +148,20 @@ class StreamPlanning:
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """Return what to read between two offsets; it depends on the offsets alone."""
-        with self._turn, self._noting(end):
-            begun, ended = self._state_of(start), self._state_of(end)
+        with self._lock, self._noting(end):
+            before, after = self._state_of(start), self._state_of(end)
             coordinator = self._coordinator
             is_read_again = not coordinator.restored
             if is_read_again:
                 # The micro-batch has records if it moved a split.
-                moved = any(end.position > begin.position for begin, end in ended.since(begun)) or any(ended.left_out)
-                coordinator.restore(ended, is_read_again=moved)
+                moved = any(now.position > then.position for then, now in after.since(before)) or any(after.left_out)
+                coordinator.restore(after, is_read_again=moved)
                 self._give_up_late_after(end)
-            if ended.routed > begun.routed and (late_log := self._late_log(end)) is not None:
-                late_log.write(begun, ended)
-            row_us = watermark_row_time(ended.table.combined) if self._options.watermark_rows else None
-            limit_us = self._time_limit_us if ended.time_limit_us is None else ended.time_limit_us
-            ranges = coordinator.ranges(begun, ended, self._tasks, self._min_rows_per_reader)
+            if after.routed > before.routed and (late_log := self._late_log(end)) is not None:
+                late_log.write(before, after)
+            row_us = watermark_row_time(after.table.combined) if self._options.watermark_rows else None
+            limit_us = self._time_limit_us if after.time_limit_us is None else after.time_limit_us
+            ranges = coordinator.ranges(before, after, self._tasks, self._min_rows_per_reader)
             if is_read_again and self._has_events:
                 # Readers may wait for answers, and Spark requests no offset before they are done.
                 coordinator.start()
@@ -170,15 +174,15 @@ class StreamPlanning:
             if not shares and row_us is not None:
                 shares = [[]]
             host = coordinator.host
-            generators = ended.generators_since(begun) if coordinator.runtime.reads_on else {}
+            generators = after.generators_since(before) if coordinator.runtime.reads_on else {}
             return [
                 AlignedInputPartition(
                     tuple(splits),
-                    begun.table.combined,
-                    self._becomes_of_late(begun, ended),
+                    before.table.combined,
+                    self._late_handling(before, after),
                     watermark_row_us=None if subtask_id else row_us,
                     subtask_id=subtask_id,
-                    batch=ended.sequence,
+                    batch=after.sequence,
                     # A partition without splits creates no reader: its events wait.
                     events=tuple(host.take_events(subtask_id)) if splits and host.events else (),
                     time_limit_us=limit_us,
@@ -190,12 +194,12 @@ class StreamPlanning:
             ]
 
     def committed(self, end: Offset) -> None:
-        with self._turn:
+        with self._lock:
             self._coordinator.notify_committed(end["n"])
 
     def report(self) -> Offset | None:
         """Return the watermark, its cause, and the progress of each split in work; see `WatermarkReport.to_json`."""
-        with self._turn:
+        with self._lock:
             # Spark calls this in each trigger, behind the call for an offset.
             self._coordinator.end_batch()
             explanation = self._coordinator.explain()
@@ -211,7 +215,7 @@ class StreamPlanning:
     def close(self) -> None:
         if self._gateway is not None:
             self._gateway.close()
-        with self._turn:
+        with self._lock:
             self._standstill.close()
             self._coordinator.close()
             if self._note is not None:
@@ -226,19 +230,19 @@ class StreamPlanning:
 
     def on_event(self, subtask_id: int, event: SourceEvent) -> None:
         self._coordinator.host.post_source_event(subtask_id, event)
-        if self._turn.acquire(timeout=_TURN_S):
+        if self._lock.acquire(timeout=_LOCK_S):
             try:
                 self._coordinator.host.work()
             finally:
-                self._turn.release()
+                self._lock.release()
 
     def take_events(self, subtask_id: int) -> list[SourceEvent]:
-        if not self._turn.acquire(timeout=_TURN_S):
+        if not self._lock.acquire(timeout=_LOCK_S):
             return []
         try:
             return self._coordinator.host.take_events(subtask_id)
         finally:
-            self._turn.release()
+            self._lock.release()
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -252,12 +256,12 @@ class StreamPlanning:
         certificate, key = (None if name is None else Path(name) for name in pem)
         return GatewayServer(self, serializer, host=host, port=port, certificate=certificate, key=key)
 
-    def _becomes_of_late(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> str:
-        """Return what becomes of late records between two offsets; only the offsets decide whether they are routed.
+    def _late_handling(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> str:
+        """Return how late records between two offsets are handled; only the offsets decide whether they are routed.
 
         The query that reads the routed records follows the offsets too, and the option may have changed since.
         """
-        if ended.routed > begun.routed:
+        if after.routed > before.routed:
             return "drop"
         return "keep" if self._options.late == "route" else self._options.late
 
@@ -273,9 +277,9 @@ class StreamPlanning:
             if (earlier := self._note.earlier) is not None:
                 _log.warning(
                     "the checkpoint has no offset: this query starts anew, at micro-batch 0. Another query over the "
-                    "same data ended on this machine at %s. If that was this one its checkpoint is gone, and a sink "
-                    "that knows the numbers of micro-batches (files, Delta) skips those that it has: give it an empty "
-                    "place, or bring the checkpoint back",
+                    "same data ended on this machine at %s. If that was this one its checkpoint was deleted, and a "
+                    "sink that knows the numbers of micro-batches (files, Delta) skips those that it has: give it an "
+                    "empty directory, or bring the checkpoint back",
                     moment(earlier.at_us),
                 )
         try:
@@ -286,12 +290,12 @@ class StreamPlanning:
 
     def _explain(self) -> Explanation | None:
         """Return the cause of the watermark; None while the planner is busy. May be called from any thread."""
-        if not self._turn.acquire(timeout=_TURN_S):
+        if not self._lock.acquire(timeout=_LOCK_S):
             return None
         try:
             return self._coordinator.explain()
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _late_log(self, offset: Offset) -> LateLog | None:
         """Return the late log that an offset refers to; None for an offset without a late log."""
@@ -321,7 +325,7 @@ class StreamPlanning:
 
 
 def _named(source: Source[Any, Any]) -> str:
-    """The source by its format and what it reads, of which the beginning and the end are shown if it is long."""
+    """The source by its format and what it reads, shortened in its middle if it is long."""
     reads = source.identity
     if len(reads) > _SHOWN:
         reads = f"{reads[: _SHOWN // 4]}...{reads[3 - _SHOWN * 3 // 4 :]}"

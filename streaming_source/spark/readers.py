@@ -132,8 +132,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planning(self) -> StreamPlanning:
         if self._made is None:
             # Imported here: Spark makes this object in processes that plan nothing, too.
-            from streaming_source.spark.planning import StreamPlanning
+            from streaming_source.spark.planning import StreamPlanning, start_planner_process
 
+            start_planner_process()
             self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper.options)
         return self._made
 

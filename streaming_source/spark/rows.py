@@ -111,7 +111,7 @@ class RowShaper:
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
         extracted = self._extracted(batch, source_timestamps)
-        # A look at one record, and in a process one warning: the planner does not know the times of all sources.
+        # One record is checked, and a process warns once: the planner does not know the times of all sources.
         if batch.num_rows and (warning := unit_warning(self.assigner, int(extracted.values[0]))):
             _warn_once(warning.partition(" is ")[0], warning)
         wanted = self.options.times
@@ -196,9 +196,9 @@ class RowShaper:
         if self.late == "fail" and records.late.any():
             first = int(np.argmax(records.late))
             raise LateRecordError(
-                f"{where} {records.positions[first]}: event time {times.values[first]} us is at or below "
-                f"the watermark {self.announced} us; option late = keep marks such records, drop leaves them out, "
-                "route leaves them to late_records"
+                f"{where} {records.positions[first]}: event time {format_timestamp(int(times.values[first]))} is at or "
+                f"below the watermark {format_timestamp(self.announced)}; option late = keep marks such records, drop "
+                "leaves them out, route leaves them to late_records"
             )
         keep = times.valid if self.options.invalid_timestamp == "drop" else None
         if self.late == "drop":
@@ -207,15 +207,15 @@ class RowShaper:
 
     def _column(self, field: pa.Field, records: _Records) -> pa.Array:
         batch, times = records.batch, records.times
-        place = batch.schema.get_field_index(field.name)
+        column = batch.schema.get_field_index(field.name)
         if field.name == self.event_time:
-            if place >= 0 and times.valid.all() and _are_as_written(batch.column(place), times.values):
-                return batch.column(place).cast(field.type)  # without a copy
+            if column >= 0 and times.valid.all() and _are_as_written(batch.column(column), times.values):
+                return batch.column(column).cast(field.type)  # without a copy
             return pa.array(times.values, mask=~times.valid).cast(field.type)
         if field.name in self.metadata:
             return _metadata(field, records)
-        if place >= 0:
-            return _as_type(batch.column(place), field, is_event_time=field.name in (self.assigner.columns or ()))
+        if column >= 0:
+            return _as_type(batch.column(column), field, is_event_time=field.name in (self.assigner.columns or ()))
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
             "Source.schema return the columns that they have"
@@ -241,7 +241,7 @@ class RowShaper:
             return f"{shown}, which is a line of names; set option header = true"
         likely = self._likely_unit(values)
         if likely and has_valid:
-            shown = f"{shown}, which would be {likely.time} in {likely.unit}, as others beside it are not"
+            shown = f"{shown}, which would be {likely.time} in {likely.unit}, as others with it are not"
         elif likely:
             return (
                 f"{shown}{limit}, and is no time of these years with timestampUnit = {self._unit}, but {likely.time} "

@@ -14,10 +14,9 @@ from typing import Final
 
 from streaming_source.api import OptionSet
 from streaming_source.exceptions import OptionError
+from streaming_source.spark.options import SECRET_OPTIONS
 
-__all__ = ["SECRET_OPTIONS", "with_secrets_hidden", "with_secrets_shown"]
-
-SECRET_OPTIONS: Final = "secretOptions"
+__all__ = ["with_secrets_hidden", "with_secrets_shown"]
 
 _LOGIN_IN_URI: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 

@@ -11,7 +11,7 @@ from itertools import count
 from alignment import group_events as events
 from alignment.combine import SplitStatus
 from alignment.group_events import Event, Instruction, Member, Progress
-from alignment.groups import Outlook
+from alignment.groups import Lookahead
 from alignment.membership import Membership
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
@@ -147,9 +147,9 @@ class Listed:
         self.announced = max(self.announced, self.watermark)
         if self.status is SplitStatus.IDLE:
             self.announced = max(self.announced, self.membership.planned_followed_us)
-        outlook = self.look_ahead() if self.membership.needs_outlook else None
+        lookahead = self.look_ahead() if self.membership.needs_lookahead else None
         watermark = self.watermark if self.counts else None
-        done = Progress(watermark, self.next_us, outlook, self.status, self.announced)
+        done = Progress(watermark, self.next_us, lookahead, self.status, self.announced)
         self.take(events.PlanEnded(self.place.now_us, done))
         return rows
 
@@ -160,7 +160,7 @@ class Listed:
         self.take(events.CallEnded(self.place.now_us))
         return rows
 
-    def look_ahead(self) -> Outlook | None:
+    def look_ahead(self) -> Lookahead | None:
         if not self.is_indexed:
             return None
         stop = MAX_WATERMARK
@@ -169,7 +169,7 @@ class Listed:
             first_out = self.times[self.read + self.max_rows]
             stop = first_out - 1 if self.times[self.read] < first_out else first_out
         reach = max(self.watermark, self.times[self.known - 1]) if self.known else MIN_WATERMARK
-        return Outlook(stop, reach)
+        return Lookahead(stop, reach)
 
 
 class Query:

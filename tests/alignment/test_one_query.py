@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignment.groups import Outlook, SourceReport, TriggerPart, source_limit
+from alignment.groups import Lookahead, SourceReport, TriggerPart, source_limit
 from tests.alignment.planned_group import DRIFT, Listed, Query
 from tests.examples import examples
 
@@ -83,22 +83,22 @@ def test_what_comes_in_later_and_sources_that_report_keep_the_drift_and_never_st
         assert in_vain < 3, f"all wait for each other: {[source.membership for source in sources]}"
 
 
-def part(rank: int, outlook: Outlook) -> TriggerPart:
-    return TriggerPart(1, rank=rank, outlook=outlook)
+def part(rank: int, lookahead: Lookahead) -> TriggerPart:
+    return TriggerPart(1, rank=rank, lookahead=lookahead)
 
 
 def test_the_first_source_reads_as_far_as_all_get_and_the_others_to_the_record_it_left() -> None:
-    first = SourceReport(DRIFT, 100, 101, part(rank=0, outlook=Outlook(500, 900)))
-    second = SourceReport(DRIFT, 100, 101, part(rank=1, outlook=Outlook(300, 800)))
-    third = SourceReport(DRIFT, 100, 101, part(rank=2, outlook=Outlook(400, 280)))
+    first = SourceReport(DRIFT, 100, 101, part(rank=0, lookahead=Lookahead(500, 900)))
+    second = SourceReport(DRIFT, 100, 101, part(rank=1, lookahead=Lookahead(300, 800)))
+    third = SourceReport(DRIFT, 100, 101, part(rank=2, lookahead=Lookahead(400, 280)))
     assert source_limit("0", {"0": first, "1": second, "2": third}) == 290
-    planned = SourceReport(DRIFT, 289, 291, part(rank=0, outlook=Outlook(700, 900)))
+    planned = SourceReport(DRIFT, 289, 291, part(rank=0, lookahead=Lookahead(700, 900)))
     assert source_limit("1", {"0": planned, "1": second, "2": third}) == 290
     assert source_limit("2", {"0": planned, "1": replace(second, next_us=295), "2": third}) == 291
 
 
 def test_a_source_of_another_query_is_held_by_watermarks() -> None:
     other = SourceReport(DRIFT, 100, 101)
-    own = SourceReport(DRIFT, 100, 101, part(rank=0, outlook=Outlook(500, 900)))
+    own = SourceReport(DRIFT, 100, 101, part(rank=0, lookahead=Lookahead(500, 900)))
     assert source_limit("a", {"a": own, "b": other}) == 110
     assert source_limit("b", {"a": own, "b": other}) == 110

@@ -140,7 +140,7 @@ def test_a_bound_for_files_is_advised_by_when_they_came_and_their_inner_order_by
     state = numbers["state"]
     assert (state["splits"], state["open_at_once"]) == (1, 1)
     assert 119 <= state["rows"] <= 220
-    assert "are kept as state until what stands behind them is read. None of them is late for it." in text
+    assert "are kept as state until what is stored after them is read. None of them is late for it." in text
 
 
 def test_a_bound_for_a_table_is_advised_by_its_commits_as_long_as_it_knows_them(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_split_that_is_in_work_is_not_assigned_again_nor_what_comes_with_it() 
     planner.host.assign_split(RecordSplit("a"), 0)
     planner.host.added.clear()
     for again in ({0: splits("b"), 1: splits("a")}, {0: splits("c", "c")}, {0: splits("d"), 1: splits("d")}):
-        with pytest.raises(SourceError, match="in work already"):
+        with pytest.raises(SourceError, match="being read already"):
             planner.host.assign_splits(SplitsAssignment(again))
     assert planner.assigned() == []
     assert planner.index.split_ids == ("a",)

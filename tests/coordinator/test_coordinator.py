@@ -69,14 +69,14 @@ def restored(source: TestingSource, **options: Any) -> SourceCoordinator[Any, An
 # ---- restoring -------------------------------------------------------------------------------------------------------
 
 
-def test_cd_02_once_planning_has_begun_no_state_is_restored() -> None:
+def test_cd_02_once_planning_has_started_no_state_is_restored() -> None:
     planning = restored(TestingSource({"a": [1]}))
     first = planning.state
     state = planning.advance()
     with pytest.raises(SourceError) as caught:
         planning.restore(first)
     assert str(caught.value) == (
-        "cannot restore state 0: planning has begun, and is at state 1; go on from an earlier state with rewind()"
+        "cannot restore state 0: planning has started, and is at state 1; go on from an earlier state with rewind()"
     )
     assert planning.state is state
     planning.close()

@@ -249,7 +249,7 @@ BROKEN_FILES: dict[str, tuple[FileFormat, str, bytes, str]] = {
         gzip.compress(b"t,n,s\n" + b"2024-01-01,1,a\n" * 9, mtime=0)[:15] + b"\xff" * 30,
         "cannot be read after byte",
     ),
-    "snappy": (CSV, "f.csv.snappy", b"", "does not decompress this piece by piece; compress it with gzip"),
+    "snappy": (CSV, "f.csv.snappy", b"", "does not decompress this in parts; compress it with gzip"),
     "an encoding that it has not": (
         CsvFormat(encoding="ascii"),
         "f.csv",

@@ -191,15 +191,15 @@ def test_a_topic_that_was_created_again_is_another_one_where_loss_is_allowed() -
     partitions = discovery(cluster, Subscription.to_topics("a"), fail_on_data_loss=False)
     partitions.discover()
     cluster.there = {}
-    assert partitions.discover().gone == ("a-0", "a-1")
+    assert partitions.discover().lost == ("a-0", "a-1")
     assert partitions.discover() == FoundPartitions((), (), KafkaCheckpoint((KnownTopic("a", "first-id-", ()),)))
     cluster.there = {"a": ("second-id", 1)}
     again = partitions.discover()
     assert found(again.splits) == {"a-0@second-i": 5}
-    assert again.gone == ()
+    assert again.lost == ()
     cluster.there = {"a": ("third-id-", 1)}
     both = partitions.discover()
-    assert both.gone == ("a-0@second-i",)
+    assert both.lost == ("a-0@second-i",)
     assert found(both.splits) == {"a-0@third-id": 5}
 
 
@@ -403,9 +403,9 @@ def test_splits_that_are_found_later_are_asked_for_at_once() -> None:
 def test_a_split_that_is_gone_is_another_one_than_that_of_the_partition_now() -> None:
     brokers = Ends()
     brokers.ends.update({"a-0@new": PARTS["a-0"]}, ["a-0"])
-    assert brokers.ends.is_gone("a-0")
+    assert brokers.ends.is_lost("a-0")
     assert brokers.ends.end("a-0") is None
-    assert not brokers.ends.is_gone("a-0@new")
+    assert not brokers.ends.is_lost("a-0@new")
     assert brokers.ends.end("a-0@new") == LogEnd(1, 1)
 
 

@@ -239,7 +239,7 @@ def test_of_partitions_that_are_gone_nothing_is_kept_once_their_splits_have_left
     index.add([KafkaSplit("t", 0)])
     index.leave(["t-0", "never-known-0"])
     index.remove("t-0")
-    assert (index._gone, index._splits, index._lost) == (set(), {}, set())
+    assert (index._deleted, index._splits, index._lost) == (set(), {}, set())
 
 
 def test_records_close_together_stay_exact_and_are_read_so_many_at_a_time() -> None:

@@ -324,8 +324,8 @@ def test_a_log_that_has_become_shorter_is_found_with_its_end() -> None:
     parts.look()
     parts.log().entries = parts.log().entries[:2]
     parts.log().stable = 2
-    looked = parts.index.look()
-    assert looked.shorter == {"t-0": (5, 2)}
+    observed = parts.index.look()
+    assert observed.shorter == {"t-0": (5, 2)}
 
 
 def test_what_was_read_uncommitted_is_not_lost_while_its_transaction_is_open() -> None:
@@ -347,7 +347,7 @@ def test_a_long_log_that_must_be_read_is_read_part_by_part(monkeypatch: pytest.M
     parts.append(*(Entry(i) for i in range(8)), mark(99))
     parts.look()
     assert parts.indexed()[1] == [(3, 0, 2 * MS)]
-    assert parts.index.unindexed_splits == {"t-0"}, "not idle before all was looked at"
+    assert parts.index.unindexed_splits == {"t-0"}, "not idle before all was observed at"
     assert parts.index.blocked_splits == {}
     parts.index.extend_snapshot()
     assert len(parts.indexed()[1]) == 1, "what was indexed is not read yet"

@@ -67,7 +67,7 @@ def test_of_partitions_behind_one_that_waits_no_more_is_held_than_a_bound(monkey
         MessageColumns(record_schema(values, headers=False), values),
         fail_on_data_loss=True,
         poll_timeout_s=0.2,
-        in_turn=True,
+        in_order=True,
     )
     splits = [KafkaSplit("orders", partition, stop=RECORDS) for partition in range(PARTITIONS)]
     reader.handle_splits_changes(SplitsAddition(splits))

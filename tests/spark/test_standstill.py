@@ -42,7 +42,7 @@ class Query:
     def let_pass(self, seconds: int) -> None:
         for _ in range(seconds):
             self.now_s += 1
-            self.warning.look(self.now_s * SECOND)
+            self.warning.check(self.now_s * SECOND)
 
 
 def test_a_split_that_holds_the_watermark_for_long_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ def test_a_source_in_which_nothing_is_found_is_said_with_what_to_do(caplog: pyte
     nothing = Explanation(MIN_WATERMARK, 0, 0, reads=where)
     warning = StandstillWarning(60 * SECOND, lambda: replace(nothing, at_us=now_s[0] * SECOND))
     for now_s[0] in range(200):
-        warning.look(now_s[0] * SECOND)
+        warning.check(now_s[0] * SECOND)
     (record,) = caplog.records
     assert "There is no watermark yet: no split has been found in /data/orders." in record.getMessage()
     assert "Advice (source): See that /data/orders is the path, pattern or topic that is meant" in record.getMessage()

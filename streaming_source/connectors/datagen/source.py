@@ -103,6 +103,11 @@ _FIRST_US: Final = _epoch_us(datetime(1, 1, 1, tzinfo=UTC))
 _LAST_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC))
 
 
+def _year_of(us: int) -> int:
+    """Return about the year of an event time, of any that an int can have."""
+    return 1970 + us // (_YEAR_S * 1_000_000)
+
+
 @dataclass(frozen=True)
 class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     """Splits of records that are a function of seed, split and position: for demos and tests.
@@ -222,9 +227,9 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         if earliest_us < _FIRST_US or latest_us > _LAST_US:
             raise self._error(
                 "start_time",
-                f"event times are from {earliest_us} to {latest_us} us since 1970 (in a year, without rowsPerSplit); "
-                "all must be of the years 1 to 9999. Change startTime, or make disorder, rowsPerSplit, skew or idleFor "
-                "smaller",
+                f"event times are of the years {_year_of(earliest_us)} to {_year_of(latest_us)} (those of a year, "
+                "without rowsPerSplit); all must be of the years 1 to 9999. Change startTime, or make disorder, "
+                "rowsPerSplit, skew or idleFor smaller",
             )
 
     def _error(self, name: str, rule: str) -> OptionError:

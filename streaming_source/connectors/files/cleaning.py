@@ -10,8 +10,8 @@ from typing import Any
 from pyarrow import fs
 
 from streaming_source.connectors.files.config import FilesConfig
+from streaming_source.connectors.files.listing import sink_log_of
 from streaming_source.connectors.files.selection import is_hidden
-from streaming_source.connectors.files.sink_log import SinkLog
 from streaming_source.exceptions import OptionError
 
 __all__ = ["Cleaner"]
@@ -33,7 +33,7 @@ class Cleaner:
         self._config = config
         self._map_on_workers = map_on_workers
         self._filesystem, self._root = config.root.open()
-        if SinkLog.of(config.root) is not None:
+        if sink_log_of(config.root) is not None:
             raise OptionError(
                 f"cleanSource = {config.clean_source}: {self._root} is the output of Spark's file sink, whose log "
                 "lists its files; leave cleanSource out, and let the sink's retention remove old files"

@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selection, is_hidden
-from streaming_source.connectors.files.sink_log import SinkLog
+from streaming_source.connectors.files.selection import SINK_LOG, Selection, is_hidden
 from streaming_source.connectors.files.table_folders import check_above, check_entries
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten"]
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.sink_log import SinkLog
+
+__all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten", "sink_log_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +143,7 @@ class Lister:
         self._empty.clear()
         self._holding_empty.clear()
         if self._sink_log is None:
-            self._sink_log = SinkLog.of(self._selection)
+            self._sink_log = sink_log_of(self._selection)
         if self._full_at == -math.inf:
             paths = [_path(self._root, directory) for directory in directories]
             check_above(self._filesystem, {*paths, *(posixpath.dirname(file.path) for file in files)})
@@ -328,11 +330,24 @@ def list_directory(selection: Selection, directory: str) -> list[ListedFile]:
     below = "" if directory == "." else directory
     taken = (info for info in infos if selection.takes(info) and not is_hidden(info.base_name))
     found = {ListedFile.of_info(below, info) for info in taken}
-    log = SinkLog.of(selection)
+    log = sink_log_of(selection)
     if log is not None:
         log.refresh()
         found = {file for file in found if file.relative_path in log.paths}
     return sorted(found)
+
+
+def sink_log_of(selection: Selection) -> SinkLog | None:
+    """Return the log of Spark's file sink if the selection is one directory, and this has one."""
+    filesystem, path = selection.single_directory() or (None, "")
+    if filesystem is None:
+        return None
+    if filesystem.get_file_info(posixpath.join(path, SINK_LOG)).type is not fs.FileType.Directory:
+        return None
+    # Imported here: few directories were written by Spark's file sink.
+    from streaming_source.connectors.files.sink_log import SinkLog
+
+    return SinkLog(filesystem, path)
 
 
 def _path(root: str, directory: str) -> str:

@@ -25,7 +25,10 @@ from streaming_source.data_files.stores import (
 )
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
-__all__ = ["Selection", "is_hidden", "modified_ms", "split_paths"]
+__all__ = ["SINK_LOG", "Selection", "is_hidden", "modified_ms", "split_paths"]
+
+SINK_LOG: Final = "_spark_metadata"
+"""The directory in which Spark's file sink keeps its log."""
 
 _WILD: Final = re.compile(r"[*?\[{]")
 

@@ -12,13 +12,12 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from streaming_source.connectors.files.selection import Selection
+from streaming_source.connectors.files.selection import SINK_LOG
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["SinkLog"]
 
-_SINK_LOG: Final = "_spark_metadata"
 _SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 _SINK_LOG_VERSION: Final = "v1"
 _TRIALS: Final = 10
@@ -36,20 +35,10 @@ class SinkLog:
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         self._filesystem = filesystem
         self._root = root
-        self._folder = posixpath.join(root, _SINK_LOG)
+        self._folder = posixpath.join(root, SINK_LOG)
         self.paths: set[str] = set()
         # Number of the last micro-batch that was read.
         self._read = -1
-
-    @classmethod
-    def of(cls, selection: Selection) -> SinkLog | None:
-        """Return the log of a selection that is one directory, if the directory has one."""
-        root = selection.single_directory()
-        if root is None:
-            return None
-        filesystem, path = root
-        folder = posixpath.join(path, _SINK_LOG)
-        return cls(filesystem, path) if filesystem.get_file_info(folder).type is fs.FileType.Directory else None
 
     def refresh(self) -> bool:
         """Read new entries; return whether there were any."""

@@ -87,12 +87,12 @@ class KafkaAdmin:
         """Return the topics of a subscription that exist, sorted by name. One call; for a pattern two.
 
         With a pattern, `known` topics are looked up by their names too: brokers do not list a topic that the user may
-        not describe any more, but such a topic is not gone.
+        not describe any more, but such a topic still exists.
         """
         return self._call("looking up topics", lambda: self._topics(subscription, known))
 
     def offsets(self, wanted: Mapping[Partition, int]) -> dict[Partition, int | None]:
-        """Look up offsets; see `subscription.Lookup`. One call for all. Partitions that are gone are left out."""
+        """Look up offsets; see `subscription.Lookup`. One call for all. Partitions that do not exist are left out."""
         return {part: None if record is None else record.offset for part, record in self.records(wanted).items()}
 
     def records(
@@ -235,8 +235,8 @@ class KafkaAdmin:
             for part, error in failed.items():
                 leaders = there.get(part.topic)
                 # A partition that exists, but is not known to its broker yet, is tried again.
-                is_gone = error.code() in GONE if leaders is None else part.number not in leaders
-                if not is_gone:
+                is_lost = error.code() in GONE if leaders is None else part.number not in leaders
+                if not is_lost:
                     leader = (leaders or {}).get(part.number, "its leader is not known")
                     missing[part] = f"{error.str()}; {leader}"
                     all_answer |= error.code() in HOPELESS
@@ -301,7 +301,7 @@ def _led(part: Any) -> str:
 
 
 def replaced_topics(brokers: KafkaAdmin, ids: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of topics that are gone, or have another id than the given one; an empty id is not compared.
+    """Return the names of topics that do not exist, or have another id than the given one; an empty id is not compared.
 
     One call, O(partitions of these topics). What was fetched before the call from any other topic belongs to it.
     """

@@ -64,7 +64,7 @@ class KafkaConfig:
         True,
         "failOnDataLoss",
         boolean,
-        "Fail if records that were to be read no longer exist; else go on behind them.",
+        "Fail if records that were to be read no longer exist; else go on after them.",
     )
     discovery_interval: timedelta | str = duration_field(
         "10 seconds", "discoveryInterval", _SHORTEST_US, "How often to look for new partitions."
@@ -213,7 +213,7 @@ KAFKA_OPTIONS: Final = OptionSet(
         Option(
             "groupIdPrefix",
             text,
-            "Beginning of the consumer group's name, for access control. No group is joined, nothing is committed.",
+            "How the name of the consumer group begins, for access control. No group is joined, nothing is committed.",
             "spark-kafka-source",
             "spark-kafka-source",
         ),
@@ -306,7 +306,7 @@ def _registered(kind: str, values: Mapping[str, Any], subscription: Subscription
 
     if values["schemaRegistryUrl"] is None:
         raise OptionError(
-            f"option valueFormat = {kind!r} needs schemaRegistryUrl: where the schemas of values are kept"
+            f"option valueFormat = {kind!r} needs schemaRegistryUrl: where the schemas of values are stored"
         )
     given, subject = values["valueSchema"], values["valueSubject"]
     if kind == "protobuf" and given is not None:

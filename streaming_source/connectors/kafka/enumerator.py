@@ -29,7 +29,7 @@ from streaming_source.connectors.kafka.retention import RetentionWatch
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
-from streaming_source.connectors.kafka.time_index import Looked, TimeIndex
+from streaming_source.connectors.kafka.time_index import Observed, TimeIndex
 
 __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
 
@@ -98,9 +98,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def __post_init__(self) -> None:
         self._checkpoint = self.discovery.checkpoint
-        # By name of a topic that is gone: the first state since. The same by split id.
-        self._gone_in: dict[str, int] = {}
-        self._splits_gone_in: dict[str, int | None] = {}
+        # By name of a topic that no longer exists: the first state since. The same by split id.
+        self._deleted_in: dict[str, int] = {}
+        self._splits_deleted_in: dict[str, int | None] = {}
         # By split id: the position in the last state, up to where its log was read or has reached, and the splits whose
         # loss was reported. Workers change the latter two, too: they are never iterated over in place.
         self._positions: dict[str, int] = {}
@@ -130,14 +130,14 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._taken_back.extend(splits)
 
     def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
-        """Snapshot the topics, without those that have been gone for two states.
+        """Snapshot the topics, without those that have not existed for two states.
 
         The state before a micro-batch and the state after it must not have two different splits of one id. The first
-        state since a topic is gone has its splits as finished, and the next one has none.
+        state since a topic was deleted has its splits as finished, and the next one has none.
         """
-        gone = {topic.name for topic in self._checkpoint.topics if not topic.partitions}
-        self._gone_in = {name: self._gone_in.get(name, checkpoint_id) for name in gone}
-        left = {name for name, first in self._gone_in.items() if checkpoint_id >= first + 2}
+        deleted = {topic.name for topic in self._checkpoint.topics if not topic.partitions}
+        self._deleted_in = {name: self._deleted_in.get(name, checkpoint_id) for name in deleted}
+        left = {name for name, first in self._deleted_in.items() if checkpoint_id >= first + 2}
         if left:
             self.discovery.forget(left)
             kept = tuple(topic for topic in self._checkpoint.topics if topic.name not in left)
@@ -168,7 +168,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         return {i: away[part] for i, part in self._checkpoint.partitions.items() if part in away} if away else {}
 
     def lost_splits(self) -> Collection[str]:
-        """Return the splits of topics that are gone or were created again.
+        """Return the splits of topics that were deleted, or deleted and created again.
 
         Raises a `DataLossError`, unless `failOnDataLoss` is false: then the new topics are read from their first
         records on. O(topics), one call.
@@ -182,7 +182,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     def ranges_to_read(self, ranges: Sequence[SplitRange[KafkaSplit]]) -> Sequence[SplitRange[KafkaSplit]]:
         """Add the ids of topics to ranges, for the tasks.
 
-        Ranges of topics that are gone or were created again are left out.
+        Ranges of topics that were deleted, or deleted and created again, are left out.
         """
         for part in ranges:
             self._move_on(part.split.split_id, part.split.position if part.split.stop is None else part.split.stop)
@@ -245,12 +245,12 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         self._positions[split_id] = max(self._positions.get(split_id, 0), position)
 
     def _forget_splits(self, checkpoint_id: int) -> None:
-        """Forget splits that have been gone for two states, as topics are: readers have finished them."""
-        since = {i: checkpoint_id if first is None else first for i, first in self._splits_gone_in.items()}
+        """Forget splits that have not existed for two states, as topics are: readers have finished them."""
+        since = {i: checkpoint_id if first is None else first for i, first in self._splits_deleted_in.items()}
         left = {split_id for split_id, first in since.items() if checkpoint_id >= first + 2}
         self.log_ends.forget(left)
         self._shorter -= left
-        self._splits_gone_in = {split_id: first for split_id, first in since.items() if split_id not in left}
+        self._splits_deleted_in = {split_id: first for split_id, first in since.items() if split_id not in left}
 
     def _look_now(self) -> None:
         self._on_found(self.discovery.discover(), None)
@@ -259,9 +259,9 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         if error is not None:
             raise error
         assert found is not None
-        for split_id in found.gone:
+        for split_id in found.lost:
             self.context.abandon_split(split_id)
-            self._splits_gone_in[split_id] = None
+            self._splits_deleted_in[split_id] = None
         self.leaders.keep(found.checkpoint.partitions.values())
         # What was not read yet of a log that became shorter, and is still there, is read too.
         replaced = {new_id: self._positions.get(old_id) for new_id, old_id in found.shortened.items()}
@@ -273,7 +273,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         for split_id in {*self._reached, *self._positions} - there.keys():
             self._reached.pop(split_id, None)
             self._positions.pop(split_id, None)
-        self.log_ends.update(there, found.gone, found.checkpoint.topic_ids)
+        self.log_ends.update(there, found.lost, found.checkpoint.topic_ids)
         self._assign(splits)
         self._checkpoint = found.checkpoint
         if self.discovery.period_s is None:
@@ -312,7 +312,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def start(self) -> None:
         period_s = _LOOK_S if self.discovery.period_s is None else min(_LOOK_S, self.discovery.period_s)
-        self.context.call_async(self._look, self._on_looked, period_seconds=period_s, at_each_trigger=True)
+        self.context.call_async(self._look, self._on_observed, period_seconds=period_s, at_each_trigger=True)
 
     def close(self) -> None:
         super().close()
@@ -362,32 +362,32 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
 
     def _look_now(self) -> None:
         self._discovers_at = -math.inf
-        self._on_looked(self._look(), None)
+        self._on_observed(self._look(), None)
 
-    def _look(self) -> tuple[FoundPartitions | None, Looked]:
+    def _look(self) -> tuple[FoundPartitions | None, Observed]:
         found = self._discover() if time.monotonic() >= self._discovers_at else None
-        looked = self.index.look(found.splits if found else (), found.gone if found else ())
-        if self.retention is not None and not looked.replaced_topics:
+        observed = self.index.look(found.splits if found else (), found.lost if found else ())
+        if self.retention is not None and not observed.replaced_topics:
             self.retention.look(self.index.next_offsets)
         before = found
-        for split_id, (offset, end) in looked.shorter.items():
+        for split_id, (offset, end) in observed.shorter.items():
             self._report_shorter(split_id, offset, end)
-        found = self._begin_again(found, {split_id: end for split_id, (_, end) in looked.shorter.items()})
-        if looked.replaced_topics and found is None:
+        found = self._begin_again(found, {split_id: end for split_id, (_, end) in observed.shorter.items()})
+        if observed.replaced_topics and found is None:
             found = self._discover()
         if found is not None and found is not before:
-            looked = self.index.look(found.splits, found.gone)
-        return found, looked
+            observed = self.index.look(found.splits, found.lost)
+        return found, observed
 
-    def _on_looked(self, result: tuple[FoundPartitions | None, Looked] | None, error: BaseException | None) -> None:
+    def _on_observed(self, result: tuple[FoundPartitions | None, Observed] | None, error: BaseException | None) -> None:
         if error is not None:
             raise error
         assert result is not None
-        found, looked = result
+        found, observed = result
         if found is not None:
-            self.index.leave(found.gone)
+            self.index.leave(found.lost)
             self._on_found(found, None)
-        self.index.take(looked)
+        self.index.take(observed)
         self.leaders.check()
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:

@@ -128,31 +128,31 @@ class LogEnds:
         self._clock = clock
         self._lock = threading.Lock()
         self._there: Mapping[str, Partition] = {}
-        self._gone: set[str] = set()
+        self._lost: set[str] = set()
         self._topic_ids: Mapping[str, str] = {}
         self._known: Mapping[Partition, LogEnd] = {}
         self._fails_since: float | None = None
         self._queried_at: float | None = None
 
     def update(
-        self, there: Mapping[str, Partition], gone: Iterable[str], topic_ids: Mapping[str, str] | None = None
+        self, there: Mapping[str, Partition], lost: Iterable[str], topic_ids: Mapping[str, str] | None = None
     ) -> None:
-        """Take what discovery found: partitions by split id, ids of splits that are gone, ids of topics by name."""
+        """Take what discovery found: partitions by split id, ids of lost splits, ids of topics by name."""
         with self._lock:
             if there.keys() != self._there.keys():
                 self._queried_at = None
             self._there = dict(there)
             self._topic_ids = dict(topic_ids or {})
-            self._gone.update(gone)
+            self._lost.update(lost)
 
     def forget(self, split_ids: Iterable[str]) -> None:
-        """Forget splits that are gone: new ones may get their ids. No reader has them any more."""
+        """Forget splits that no longer exist: new ones may get their ids. No reader has them any more."""
         with self._lock:
-            self._gone.difference_update(split_ids)
+            self._lost.difference_update(split_ids)
 
-    def is_gone(self, split_id: str) -> bool:
-        """Return whether the partition of a split is gone; False for a split that was forgotten."""
-        return split_id in self._gone
+    def is_lost(self, split_id: str) -> bool:
+        """Return whether the partition of a split no longer exists; False for a split that was forgotten."""
+        return split_id in self._lost
 
     def end(self, split_id: str) -> LogEnd | None:
         """Return the end of one split, at most a moment old; None if the split or its end is not known."""
@@ -166,7 +166,7 @@ class LogEnds:
             return self._known.get(part)
 
     def locked(self) -> dict[str, int]:
-        """Return, by split id, how many records open transactions held back at the last look-up. O(n)."""
+        """Return, by split id, how many records open transactions held back at the last query. O(n)."""
         known = self._known
         ends = ((split_id, known[part]) for split_id, part in self._there.items() if part in known)
         return {split_id: end.written - end.readable for split_id, end in ends if end.written > end.readable}

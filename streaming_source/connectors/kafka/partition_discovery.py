@@ -1,4 +1,4 @@
-"""Which partitions of a subscription are new, and which topics are gone, by what the brokers list."""
+"""Which partitions of a subscription are new, and which topics were deleted, by what the brokers list."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _EARLIEST: Final = Boundary("startingOffsets", "earliest")
 
 @dataclass(frozen=True, slots=True)
 class FoundPartitions:
-    """The result of one discovery: new splits, ids of splits whose logs are `gone`, and the new checkpoint.
+    """The result of one discovery: new splits, ids of splits whose logs are `lost`, and the new checkpoint.
 
-    Of logs that became shorter, `shortened` has the ids of the splits that are gone by the ids of the new ones. These
+    Of logs that became shorter, `shortened` has the ids of the lost splits by the ids of the new ones. These
     begin at the end that the log has now.
     """
 
     splits: tuple[KafkaSplit, ...]
-    gone: tuple[str, ...]
+    lost: tuple[str, ...]
     checkpoint: KafkaCheckpoint
     shortened: Mapping[str, str] = field(default_factory=dict)
 
     def then(self, later: FoundPartitions) -> FoundPartitions:
         """Return what this discovery and a later one have found together."""
-        splits = tuple(split for split in self.splits if split.split_id not in later.gone)
+        splits = tuple(split for split in self.splits if split.split_id not in later.lost)
         return FoundPartitions(
             (*splits, *later.splits),
-            (*self.gone, *later.gone),
+            (*self.lost, *later.lost),
             later.checkpoint,
             {**self.shortened, **later.shortened},
         )
@@ -52,7 +52,7 @@ class PartitionDiscovery:
 
     The first discovery without a checkpoint finds all partitions, which begin where the options set it. Partitions that
     are found later begin at their first record. A source with an end finds none after a restart. A topic that was
-    created again is a new topic: with `fail_on_data_loss` that is an error, as is a topic that is gone; else its
+    created again is a new topic: with `fail_on_data_loss` that is an error, as is a topic that was deleted; else its
     partitions are new splits.
 
     If event times are the records' timestamps, a split begins with the first record at or after the beginning of
@@ -93,11 +93,11 @@ class PartitionDiscovery:
         Raises an `OptionError` if a topic that is subscribed to by its name has never existed, or the options do not
         fit its partitions.
         """
-        topics, gone = self._list()
+        topics, deleted = self._list()
         forgotten, self._forgotten = self._forgotten, frozenset()
         now = {name: one for name, one in (self._known or {}).items() if one.partitions or name not in forgotten}
         # Kept for a while without partitions: a topic of the same name that appears now gets other split ids.
-        now.update((topic.name, replace(topic, partitions=())) for topic in gone)
+        now.update((topic.name, replace(topic, partitions=())) for topic in deleted)
         new: list[tuple[Partition, KnownTopic]] = []
         for topic in () if self._is_complete else topics.values():
             chosen = self._config.subscription.select(topic.name, topic.partitions)
@@ -113,7 +113,7 @@ class PartitionDiscovery:
         for part in {part for part, _ in new} - {split.of for split in splits}:
             left = tuple(number for number in now[part.topic].partitions if number != part.number)
             now[part.topic] = replace(now[part.topic], partitions=left)
-        lost = tuple(split.split_id for topic in gone for split in topic.splits())
+        lost = tuple(split.split_id for topic in deleted for split in topic.splits())
         begun_again = self._begin_again(now, {part for part, _ in new})
         self._known = now
         remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
@@ -129,11 +129,11 @@ class PartitionDiscovery:
         self._shortened.update(ends)
 
     def forget(self, names: Collection[str]) -> None:
-        """Forget topics that are gone once no state has a split of them: new ones may then get the same split ids."""
+        """Forget deleted topics once no state has a split of them: new ones may then get the same split ids."""
         self._forgotten |= frozenset(names)
 
     def lost_splits(self) -> frozenset[str]:
-        """Return the ids of splits whose topics are gone. One call, which changes nothing here."""
+        """Return the ids of splits whose topics were deleted. One call, which changes nothing here."""
         if not self._known:
             return frozenset()
         return frozenset(split.split_id for topic in self._list()[1] for split in topic.splits())
@@ -157,7 +157,7 @@ class PartitionDiscovery:
         return splits
 
     def _list(self) -> tuple[dict[str, KnownTopic], list[KnownTopic]]:
-        """Return the topics that exist, by name, and the known topics that are gone. The loss of these is reported."""
+        """Return the topics that exist, by name, and the known topics that were deleted, which are reported."""
         chosen = self._config.subscription
         known = {name: topic for name, topic in (self._known or {}).items() if topic.partitions}
         topics = {topic.name: topic for topic in self._brokers.topics(chosen, known)}
@@ -173,15 +173,15 @@ class PartitionDiscovery:
                 "read; one that is there is not listed unless the user of this query has the right Describe on it",
                 chosen.pattern,
             )
-        gone = [topic for name, topic in known.items() if _is_lost(topic, topics.get(name))]
-        if gone:
+        deleted = [topic for name, topic in known.items() if _is_lost(topic, topics.get(name))]
+        if deleted:
             report_loss(
-                f"topic {gone[0].name!r} was deleted, or deleted and created again, while it was read: unread "
+                f"topic {deleted[0].name!r} was deleted, or deleted and created again, while it was read: unread "
                 "records may be lost, and positions in it are no longer valid",
                 "to go on with what is there now",
                 fails=self._config.fail_on_data_loss,
             )
-        return topics, gone
+        return topics, deleted
 
     def _splits(self, new: Sequence[tuple[Partition, KnownTopic]], *, is_fresh: bool) -> tuple[KafkaSplit, ...]:
         if not new:

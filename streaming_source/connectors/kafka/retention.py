@@ -17,7 +17,7 @@ __all__ = ["NextOffset", "RetentionWatch"]
 _log = logging.getLogger(__name__)
 
 _PERIOD_S: Final = 60.0
-"""How often the starts of logs are looked up."""
+"""How often the starts of logs are queried."""
 
 _LOOKS: Final = 120
 """Over so many looks the pace is measured: retention removes whole segments, in steps."""
@@ -63,7 +63,7 @@ class RetentionWatch:
     def look(self, next_offsets: Callable[[], Mapping[str, NextOffset]]) -> None:
         """Look up the starts of logs, if it is time to. One call of the brokers. O(splits).
 
-        Raises a `DataLossError` if a record that was still to be read is gone and option `failOnDataLoss` holds.
+        Raises a `DataLossError` if a record that was still to be read was deleted and option `failOnDataLoss` is true.
         """
         now = self._clock()
         if now < self._due_at:
@@ -91,12 +91,12 @@ class RetentionWatch:
             )
 
     def _estimate(self, now: float, wanted: Mapping[str, NextOffset], ahead: Mapping[str, int]) -> None:
-        begun, before = self._looks[0]
+        since, before = self._looks[0]
         left: dict[str, float] = {}
         for split_id, by in ahead.items():
             nearer = before.get(split_id, by) - by
             if nearer > 0 and by >= 0:
-                left[split_id] = by * (now - begun) / nearer
+                left[split_id] = by * (now - since) / nearer
         self.left_s = min(left.values(), default=None)
         if self.left_s is None or self.left_s >= _WARN_S:
             self._warn_below_s = _WARN_S

@@ -120,9 +120,9 @@ class Scanner:
                             yield split_id, block.batch["offset"].to_numpy(), block.source_timestamps
                 for split_id in fetched.finished_splits:
                     left.pop(split_id, None)
-                gone = tuple(left.pop(split_id) for split_id in sorted(left) if split_id in enough)
-                if gone and left:
-                    reader.handle_splits_changes(SplitsRemoval(gone))
+                done = tuple(left.pop(split_id) for split_id in sorted(left) if split_id in enough)
+                if done and left:
+                    reader.handle_splits_changes(SplitsRemoval(done))
         finally:
             with self._lock:
                 self._reading.discard(reader)

@@ -56,7 +56,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
 
     @staticmethod
     def options() -> OptionSet:
-        """The options of `readStream.format("aligned_kafka")` beside those of every format."""
+        """The options of `readStream.format("aligned_kafka")` in addition to those of every format."""
         return KAFKA_OPTIONS
 
     @classmethod
@@ -170,6 +170,6 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
             MessageColumns(context.schema, self.values),
             fail_on_data_loss=self.fail_on_data_loss,
             poll_timeout_s=patience_s,
-            in_turn=is_task,
+            in_order=is_task,
             topics=TopicCheck(self.client, context.clients, patience_s) if is_task else None,
         )

@@ -125,7 +125,7 @@ class KafkaCheckpoint:
         return {topic.name: topic.topic_id for topic in self.topics if topic.partitions}
 
     def in_their_topics(self, splits: Sequence[KafkaSplit]) -> list[KafkaSplit | None]:
-        """Add the ids of topics to splits; None for a log that is gone, became shorter or was created again.
+        """Add the ids of topics to splits; None for a log that was deleted, became shorter or was created again.
 
         O(n + topics).
         """

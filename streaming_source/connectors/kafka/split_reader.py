@@ -40,11 +40,11 @@ _WAIT_S: Final = 0.02
 """How long a fetch waits for a full batch before it returns the records that have come."""
 
 _AHEAD: Final = 20_000
-"""Offsets that are left of earlier splits, and records that are held of them, when a later one is begun at most; and
-records that are held of that one at most."""
+"""Most offsets left of earlier splits, and most records fetched of them, when a later one is assigned; and most records
+that are fetched of that one ahead."""
 
 _LOOK_AFTER_S: Final = 1.0
-"""After so long without records, check that the partitions exist: the client does not report one that is gone."""
+"""After so long without records, check that the partitions exist: the client does not report one that was deleted."""
 
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _PASSING: Final = frozenset(
@@ -88,7 +88,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     The consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
     split has a stop. Without `fail_on_data_loss`, reading goes on behind records that no longer exist.
 
-    `in_turn` returns one split after the other, in the order in which they were added, so that a repeated task has its
+    `in_order` returns one split after the other, in the order in which they were added, so that a repeated task has its
     rows in the same order, whichever partition answers first. With `topics`, a range is returned only if its topic has
     the planned id after all of its records have come: nothing is returned of a topic that was created again.
     """
@@ -102,7 +102,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         *,
         fail_on_data_loss: bool,
         poll_timeout_s: float,
-        in_turn: bool = False,
+        in_order: bool = False,
         at_once: int = _BATCH,
         topics: TopicCheck | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
-        self._in_turn = in_turn
+        self._in_turn = in_order
         self._at_once = at_once
         self._topics = topics
         # Whether records came since the ids of topics were compared; and the ids of splits with emitted records.
@@ -121,7 +121,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         # By split. A topic that was created again has two for one partition: only one of them is assigned at a time.
         self._reading: dict[str, _Reading] = {}
         self._assigned: dict[Partition, _Reading] = {}
-        # Blocks that were fetched before the turn of their split.
+        # Blocks of splits that are not emitted yet: those before them are read first.
         self._held: dict[str, list[RecordBlock]] = {}
         self._woken = threading.Event()
 
@@ -129,8 +129,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def handle_splits_changes(self, change: SplitsChange[KafkaSplit]) -> None:
         if isinstance(change, SplitsAddition):
-            begun = [_Reading(split, split.position, split.stop) for split in change.splits]
-            self._reading.update((reading.split.split_id, reading) for reading in begun)
+            added = [_Reading(split, split.position, split.stop) for split in change.splits]
+            self._reading.update((reading.split.split_id, reading) for reading in added)
             self._assign_next()
         else:
             self._end(*(split.split_id for split in change.splits if split.split_id in self._reading))
@@ -144,13 +144,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         until, look_at = began + self._poll_timeout_s, began + _LOOK_AFTER_S
         if self._consumer.drop_if_outdated():
             self._assign_again()
-        gone = self._check_ends()
-        if gone:
-            return RecordsBySplits(finished_splits=gone)
+        lost = self._check_ends()
+        if lost:
+            return RecordsBySplits(finished_splits=lost)
         while True:
             came = self._take_records()
             self._check_topics(came)
-            blocks, finished = self._take_in_turn(came)
+            blocks, finished = self._take_in_order(came)
             if blocks or finished:
                 return RecordsBySplits(blocks, finished)
             waits = [reading for reading in self._assigned.values() if not (reading.is_paused or reading.is_at_end)]
@@ -202,9 +202,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._held.pop(split_id, None)
 
     def _assign_next(self) -> None:
-        """Assign splits that have a stop: all, or with `in_turn` the first one and those whose turn comes soon.
+        """Assign splits that have a stop: all, or `in_order` the first one and those that are read soon.
 
-        The first records of a split take a request to arrive, so it is begun before the one before it has ended.
+        The first records of a split take a request to arrive, so it is assigned before the one before it has ended.
         """
         chosen: dict[Partition, _Reading] = {}
         left = 0
@@ -213,13 +213,13 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 continue
             if self._in_turn and (left > _AHEAD or reading.split.of in chosen):
                 break
-            held = self._held_rows(split_id)
-            if not reading.is_finished and held < _AHEAD:
+            ahead = self._rows_ahead(split_id)
+            if not reading.is_finished and ahead < _AHEAD:
                 chosen[reading.split.of] = reading
-            left += max(stop - reading.position, 0) + held
+            left += max(stop - reading.position, 0) + ahead
         self._assign(*chosen.values())
 
-    def _held_rows(self, split_id: str) -> int:
+    def _rows_ahead(self, split_id: str) -> int:
         return sum(block.batch.num_rows for block in self._held.get(split_id, ()))
 
     def _assign(self, *readings: _Reading) -> None:
@@ -253,21 +253,21 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             self._consumer.client.incremental_unassign([reading.where for reading in old])
 
     def _check_ends(self) -> set[str]:
-        """Assign the splits that have not caught up, and return the splits that are gone.
+        """Assign the splits that have not caught up, and return the splits that no longer exist.
 
         A split whose end is not known, since it is not found yet or the brokers do not answer, is not read. A stop may
         be an offset that is not written yet.
         """
-        gone: set[str] = set()
+        lost: set[str] = set()
         if self._ends is None:
-            return gone
+            return lost
         for reading in list(self._reading.values()):
             split = reading.split
             if reading.is_finished or reading.is_paused:
                 continue
-            if self._ends.is_gone(split.split_id):
+            if self._ends.is_lost(split.split_id):
                 self._end(split.split_id)
-                gone.add(split.split_id)
+                lost.add(split.split_id)
                 continue
             end = self._ends.end(split.split_id)
             reading.known_end = None if end is None else split.before_stop(end.readable)
@@ -282,7 +282,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._unassign(reading)
             else:
                 self._assign(reading)
-        return gone
+        return lost
 
     def _check_partitions(self, readings: Sequence[_Reading]) -> None:
         for topic in {reading.split.topic for reading in readings}:
@@ -367,8 +367,8 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             what = ", ".join(sorted(topics)) if topic is None else f"partition {topic}-{message.partition()}"
             raise self._config.error(f"reading {what}", KafkaException(error), topics=topics, right="Read")
 
-    def _take_in_turn(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
-        """Return the blocks that may be emitted now, of new and held ones, and the splits that are finished."""
+    def _take_in_order(self, blocks: dict[str, list[RecordBlock]]) -> tuple[dict[str, list[RecordBlock]], set[str]]:
+        """Return the blocks that may be emitted now, new or fetched ahead, and the splits that are finished."""
         taken, finished = dict[str, list[RecordBlock]](), set[str]()
         for split_id, found in blocks.items():
             self._held.setdefault(split_id, []).extend(found)
@@ -382,9 +382,9 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 finished.add(split_id)
             elif self._in_turn:
                 break
-        # Also splits that wait for their turn are not fetched beyond their stops.
+        # Also splits that wait for others are not fetched beyond their stops.
         self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
-        self._unassign(*(self._reading[split_id] for split_id in self._held if self._held_rows(split_id) >= _AHEAD))
+        self._unassign(*(self._reading[split_id] for split_id in self._held if self._rows_ahead(split_id) >= _AHEAD))
         if finished:
             self._end(*finished)
         if finished or (blocks and self._in_turn):
@@ -418,7 +418,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
 
     def _check_end(self, reading: _Reading) -> None:
         """Handle a log that ends before the stop of a range: planned records existed, and will come or are lost."""
-        # Looked up anew: the end that the client found may be that of a new leader that does not know its log yet.
+        # Queried anew: the end that the client found may be that of a new leader that does not know its log yet.
         latest = self._consumer.offset_at(reading.split.of, LATEST)
         if latest is None or latest < (reading.split.stop or 0):
             self._lose(reading)
@@ -436,7 +436,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         return True
 
     def _lose(self, reading: _Reading) -> None:
-        """Handle a next offset that the brokers do not have: report it, and go on behind the records that are gone."""
+        """Handle a next offset that the brokers do not have: report it, and go on after the deleted records."""
         part, position = reading.split.of, reading.position
         earliest, latest = (self._consumer.offset_at(part, at) for at in (EARLIEST, LATEST))
         if earliest is None or latest is None:
@@ -459,7 +459,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             reading.is_at_end = reading.is_beyond = True
 
     def _lose_all(self, reading: _Reading, why: str = "") -> None:
-        """Handle a partition that is gone, or was created again."""
+        """Handle a partition that was deleted, or deleted and created again."""
         why = why or f"the brokers know no partition {reading.split.of} any more"
         self._report_loss(reading, why, "to go on without it")
         self._unassign(reading)

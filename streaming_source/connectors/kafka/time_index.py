@@ -25,7 +25,7 @@ from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
 
-__all__ = ["Looked", "TimeIndex"]
+__all__ = ["Observed", "TimeIndex"]
 
 
 class _Indexed(NamedTuple):
@@ -54,7 +54,7 @@ class _Indexed(NamedTuple):
         """Whether all of its indexed records are in a state."""
         return self.position >= self.indexed_to
 
-    def room(self, share: int) -> int:
+    def unread_share(self, share: int) -> int:
         """Return how many more of its records may be read ahead, of `share` in all."""
         return max(share - sum(times.size for _, times in self.scanned), 0)
 
@@ -72,12 +72,12 @@ class _Update(NamedTuple):
     times: Int64Array | None
 
 
-class Looked(NamedTuple):
+class Observed(NamedTuple):
     """The result of one look-up: new blocks, and the ends of readable records by split id.
 
     `blocked_splits` has, by split id, how many records of open transactions are behind its end. The ends of
-    `unknown_splits` were not returned by the brokers, or are of `replaced_topics`, which are gone or were created
-    again. `shorter` has, by split id, the offset that is not there any more and the end of logs that became shorter.
+    `unknown_splits` were not returned by the brokers, or are of `replaced_topics`, which were deleted, or created anew.
+    `shorter` has, by split id, the offset that is not there any more and the end of logs that became shorter.
     """
 
     updates: Sequence[_Update]
@@ -99,13 +99,13 @@ class TimeIndex:
 
     - *few* records are read: as much would be fetched to confirm the latest one;
     - *many* records become an opaque block, if the latest one is confirmed and among them;
-    - other *many* records are read piece by piece. They come after a record that is later than all of them, or after
+    - other *many* records are read part by part. They come after a record that is later than all of them, or after
     the
       mark of a transaction, so that the brokers' index returns only that record or mark.
     """
 
     FEW: ClassVar[int] = 500
-    """Up to so many new offsets of a partition are read instead of looked up."""
+    """Up to so many new offsets of a partition are read instead of queried."""
 
     AHEAD: ClassVar[int] = 4_000_000
     """Records read and not planned, over all partitions: 8 bytes each."""
@@ -129,13 +129,13 @@ class TimeIndex:
         self._for_looks, self._for_plans = for_looks, for_plans
         self._scanner = scanner
         self._fail_on_data_loss = fail_on_data_loss
-        # By split id, how many records open transactions held back at the last look-up.
+        # By split id, how many records open transactions held back at the last query.
         self.blocked_splits: Mapping[str, int] = {}
         # Splits with records that are not added yet, and splits whose ends are not known.
         self.unindexed_splits: Collection[str] = ()
         # Changed on the coordinator's thread; `look` takes a copy on its own.
         self._splits: dict[str, _Indexed] = {}
-        self._gone: set[str] = set()
+        self._deleted: set[str] = set()
         # Whose loss was reported.
         self._lost: set[str] = set()
 
@@ -146,13 +146,13 @@ class TimeIndex:
         self._splits.update((split.split_id, _Indexed.from_its_position(split)) for split in splits)
 
     def leave(self, split_ids: Iterable[str]) -> None:
-        """Stop looking up splits whose partitions are gone. Ids that are not known are ignored."""
-        self._gone.update(self._splits.keys() & set(split_ids))
+        """Stop querying splits whose partitions were deleted. Ids that are not known are ignored."""
+        self._deleted.update(self._splits.keys() & set(split_ids))
 
     def remove(self, split_id: str) -> None:
         """Forget a split that was read to its end."""
         self._splits.pop(split_id, None)
-        self._gone.discard(split_id)
+        self._deleted.discard(split_id)
         self._lost.discard(split_id)
 
     def next_offsets(self) -> Mapping[str, NextOffset]:
@@ -177,13 +177,13 @@ class TimeIndex:
 
     # ---- looks: on a worker --------------------------------------------------------------------------------------
 
-    def look(self, found: Sequence[KafkaSplit] = (), gone: Collection[str] = ()) -> Looked:
+    def look(self, found: Sequence[KafkaSplit] = (), lost: Collection[str] = ()) -> Observed:
         """Look up new records of the known splits, and of some that were just found.
 
         One or two calls if there are none. O(n).
         """
-        there = [known for known in list(self._splits.values()) if known.split.split_id not in self._gone]
-        parts = [known for known in there if known.split.split_id not in gone and not known.is_complete]
+        there = [known for known in list(self._splits.values()) if known.split.split_id not in self._deleted]
+        parts = [known for known in there if known.split.split_id not in lost and not known.is_complete]
         parts += map(_Indexed.from_its_position, found)
         logs = self._for_looks.ends(sorted({known.split.of for known in parts}))
         ends: dict[str, int] = {}
@@ -193,7 +193,7 @@ class TimeIndex:
         for known in parts:
             log, split = logs.get(known.split.of), known.split
             if log is None:
-                # Its end is not known. Discovery finds out whether it is gone.
+                # Its end is not known. Discovery finds out whether it still exists.
                 unknown.add(split.split_id)
                 continue
             ends[split.split_id] = split.before_stop(log.readable)
@@ -217,7 +217,7 @@ class TimeIndex:
             for known, written in shorter
             if known.split.topic not in replaced
         }
-        return Looked(updates, ends, blocked_splits, frozenset(unknown), replaced, lost)
+        return Observed(updates, ends, blocked_splits, frozenset(unknown), replaced, lost)
 
     def _share(self, partitions: int) -> int:
         """Return how many records of each partition may be read ahead."""
@@ -228,7 +228,7 @@ class TimeIndex:
     ) -> list[_Update]:
         """Make updates of the splits with new records before their `ends`, by split id.
 
-        At most three calls for all partitions, beside the records that are read.
+        At most three calls for all partitions, in addition to the records that are read.
         """
         behind = [known for known in parts if known.seen_to < ends.get(known.split.split_id, 0)]
         many = [known for known in behind if ends[known.split.split_id] - known.seen_to > self.FEW]
@@ -241,8 +241,8 @@ class TimeIndex:
                 # The latest record may be newer than the ends.
                 end = max(ends[split_id], offset + 1)
                 updates.append(_Update(known, end, end - known.indexed_to, max_us, None))
-            elif room := known.room(share):
-                to_read[split_id] = known, ends[split_id], min(room, self.AT_ONCE)
+            elif rows := known.unread_share(share):
+                to_read[split_id] = known, ends[split_id], min(rows, self.AT_ONCE)
         limits = {split_id: most for split_id, (_, _, most) in to_read.items()}
         read = self._scanner.times(
             [known.split.at(known.seen_to).until(end) for known, end, _ in to_read.values()], limits
@@ -320,18 +320,18 @@ class TimeIndex:
 
     # ---- on the coordinator's thread -----------------------------------------------------------------------------
 
-    def take(self, looked: Looked) -> None:
+    def take(self, observed: Observed) -> None:
         """Add the result of a look-up. O(updates), and O(n) if an end has moved."""
-        self._add(looked.updates)
-        for split_id, end in looked.ends.items():
+        self._add(observed.updates)
+        for split_id, end in observed.ends.items():
             known = self._splits.get(split_id)
             if known is not None and end > known.end:
                 self._splits[split_id] = known._replace(end=end)
-        for split_id in looked.ends:
+        for split_id in observed.ends:
             self._complete(split_id)
-        self.blocked_splits = looked.blocked_splits
+        self.blocked_splits = observed.blocked_splits
         # A plan may have added records since the look-up began: then the next look-up adds the rest.
-        self.unindexed_splits = {i for i in looked.ends if self._is_behind(i)} | looked.unknown_splits
+        self.unindexed_splits = {i for i in observed.ends if self._is_behind(i)} | observed.unknown_splits
 
     def extend_snapshot(self) -> None:
         """Index more records of splits whose indexed records are all in a state, up to the ends of the last look-up."""
@@ -382,14 +382,14 @@ class TimeIndex:
 
     def _is_behind(self, split_id: str) -> bool:
         known = self._splits.get(split_id)
-        return known is not None and known.seen_to < known.end and split_id not in self._gone
+        return known is not None and known.seen_to < known.end and split_id not in self._deleted
 
     def _add(self, updates: Iterable[_Update]) -> None:
-        for begun, seen_to, rows, max_us, times in updates:
-            split_id = begun.split.split_id
+        for before, seen_to, rows, max_us, times in updates:
+            split_id = before.split.split_id
             known = self._splits.get(split_id)
             # Not if the same records were added since the look-up began.
-            if known is None or known.indexed_to != begun.indexed_to or known.seen_to >= seen_to:
+            if known is None or known.indexed_to != before.indexed_to or known.seen_to >= seen_to:
                 continue
             scanned = known.scanned if times is None or not rows else (*known.scanned, (known.indexed_to, times))
             self._splits[split_id] = known._replace(

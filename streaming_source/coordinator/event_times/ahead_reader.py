@@ -106,7 +106,7 @@ class AheadSplit(SplitOutput[SplitT]):
 class AheadReader(Generic[SplitT]):
     """Fetches splits with one `SplitReader`, opened when it is needed, and closed in between if need be.
 
-    `columns` are paths of columns that are kept beside the event times; where it `keeps_watermarks` those that the
+    `columns` are paths of columns that are kept with the event times; where it `keeps_watermarks` those that the
     source emits are kept, too. Used by one thread at a time, but for `wake_up`. Where it `must_pause` a `SplitReader`
     that cannot is refused.
     """
@@ -199,9 +199,9 @@ class AheadReader(Generic[SplitT]):
         self, reader: SplitReader[SplitT], splits: Mapping[str, AheadSplit[SplitT]], paused: Set[str]
     ) -> None:
         added = self._added
-        if gone := [split_id for split_id, (split, _) in added.items() if splits.get(split_id) is not split]:
-            reader.handle_splits_changes(SplitsRemoval([added.pop(split_id)[1] for split_id in gone]))
-            self._paused.difference_update(gone)
+        if ended := [split_id for split_id, (split, _) in added.items() if splits.get(split_id) is not split]:
+            reader.handle_splits_changes(SplitsRemoval([added.pop(split_id)[1] for split_id in ended]))
+            self._paused.difference_update(ended)
         if new := {split_id: split.state.to_split() for split_id, split in splits.items() if split_id not in added}:
             reader.handle_splits_changes(SplitsAddition([*new.values()]))
             added.update((split_id, (splits[split_id], split)) for split_id, split in new.items())
@@ -243,7 +243,7 @@ def read_range(
 
 
 class _TimesOutput(SourceOutput):
-    """Keeps positions and event times, and what is wanted beside."""
+    """Keeps positions and event times, and further columns if any are asked for."""
 
     def __init__(self, assigner: TimestampAssigner, columns: Sequence[str], *, keeps_watermarks: bool) -> None:
         self._assigner = assigner

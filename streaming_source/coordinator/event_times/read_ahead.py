@@ -266,8 +266,8 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
 
     def _begin_ready(self) -> None:
         """Under the lock."""
-        while (turn := self._turns.take()) is not None:
-            fetcher, is_quiet = turn
+        while (task := self._turns.take()) is not None:
+            fetcher, is_quiet = task
             if fetcher.is_gone:
                 self._turns.leave(quiet=is_quiet)
             else:

@@ -150,7 +150,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
 
     @property
     def is_settled(self) -> bool:
-        """See `EventTimeProvider`. Where a split ends that is gone will not be known."""
+        """See `EventTimeProvider`. The end of a split that no longer exists will not be known."""
         abandoned = self._host.engine.abandoned
         return all((one.is_found and not one.awaits_probe) or i in abandoned for i, one in self._known.items())
 

@@ -50,7 +50,7 @@ class CsvFormat(RecordFormat):
         "", "escape", character, "csv: the character that makes the next one plain text.", "none"
     )
     null_value: str = option_field(
-        "", "nullValue", any_text, "csv: text that means null, beside an empty field.", "none"
+        "", "nullValue", any_text, "csv: text that means null, as an empty field does.", "none"
     )
     comment: str = option_field(
         "", "comment", character, "csv: lines that begin with this character are skipped.", "none"

@@ -232,7 +232,7 @@ def _codec_of(path: str, compression: str) -> str | None:
         name = path.lower()
         if name.endswith(_NOT_STREAMED):
             raise MalformedDataError(
-                f"{path}: pyarrow does not decompress this piece by piece; compress it with gzip, bz2, lz4 or zstd, or "
+                f"{path}: pyarrow does not decompress this in parts; compress it with gzip, bz2, lz4 or zstd, or "
                 "write Parquet, ORC or Arrow, which compress with snappy inside. If it is not compressed, set option "
                 "compression = none"
             )

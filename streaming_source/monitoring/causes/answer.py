@@ -77,7 +77,7 @@ def advice_on(reports: Sequence[Explanation]) -> list[Advice]:
     return found
 
 
-# ---- beside the cause ----
+# ---- in addition to the cause ----
 
 
 def _pinned(explanation: Explanation) -> list[str]:

@@ -56,7 +56,7 @@ def first_waits(explanation: Explanation, waits_for: WaitsFor) -> bool:
 
 
 def where(explanation: Explanation, *, stands: bool = True) -> str:
-    """Where the watermark is: the beginning of most sentences."""
+    """Where the watermark is: how most sentences begin."""
     if explanation.watermark == MIN_WATERMARK:
         return "There is no watermark yet"
     stands &= explanation.at_us - explanation.stands_since_us >= _STANDING_US
