@@ -50,6 +50,8 @@ class SplitLog:
     """What a test knows of a split beyond what a planner knows."""
 
     blocks: list[Block] = field(default_factory=list)
+    # The watermark that was announced when each record came.
+    announced: list[int] = field(default_factory=list)
     # Records at or below these were older than what was announced when the split joined or came back.
     excused_by_source: int = MIN_WATERMARK
     excused_by_spark: int = MIN_WATERMARK
@@ -90,6 +92,7 @@ class PlannedSource:
         for block in blocks:
             begin = len(split.times)
             split.times += block.times
+            log.announced += [self.combined] * len(block.times)
             split.block += [begin] * len(block.times)
             split.floor += [block.earliest] * len(block.times)
             log.blocks.append(block)
@@ -263,8 +266,8 @@ class PlannedSource:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
                 # What came from behind the watermark that was announced already is late; nothing else is.
-                came_late = log.excused_by_source
-                assert all(time > before.combined or time <= came_late for time in split.times[split.position : end])
+                came = zip(split.times[split.position : end], log.announced[split.position : end], strict=True)
+                assert all(time > before.combined or time <= announced for time, announced in came)
         check_kept_times(self.index)
 
     def _on_time(self, split: NaiveSplit, position: int) -> bool:
