@@ -41,9 +41,8 @@ def of_spark(spark: SparkSession, folder: Path, name: str, **options: Any) -> li
         found.append((rows, late))
 
     reader = streaming_source.read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", bounded=True)
-    frame = reader.options(includeMetadata=True, eventLog=str(folder / name), lateness="bounded", **options).load(
-        str(folder / "in")
-    )
+    options = {"includeMetadata": True, "eventLog": str(folder / name), "lateness": "bounded", **options}
+    frame = reader.options(**options).load(str(folder / "in"))
     writer = frame.writeStream.foreachBatch(count).option("checkpointLocation", str(folder / f"{name}-checkpoint"))
     assert writer.trigger(availableNow=True).start().awaitTermination(120)
     return found
@@ -60,12 +59,12 @@ def test_late_records_and_micro_batches_are_those_of_spark(spark: SparkSession, 
     ).sources[0]
     write_logs(tmp_path / "in", {f"split-{number}": times for number, times in drawn.items()})
 
-    recorded = of_spark(
-        spark, tmp_path, "log", maxOutOfOrderness="2 s", maxDrift="2 minutes", maxRowsPerTrigger=DESCRIBED.max_rows
-    )
-    assert sum(rows for rows, _ in recorded) == 600
+    settings = {"maxOutOfOrderness": "2 s", "maxDrift": "2 minutes", "maxRowsPerTrigger": DESCRIBED.max_rows}
+    by_default = of_spark(spark, tmp_path, "by-default", lateness="none", **settings)
+    assert sum(rows for rows, _ in by_default) == 600
+    assert of_trace(described) == by_default
+    recorded = of_spark(spark, tmp_path, "log", **settings)
     assert sum(late for _, late in recorded) > 10
-    assert of_trace(described) == recorded
 
     workload = RecordedWorkload.of_log(tmp_path / "log")
     assert of_trace(workload.play(workload.settings)) == recorded

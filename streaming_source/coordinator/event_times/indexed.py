@@ -94,7 +94,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         return self.first_later is None
 
     def place_of(self, split_id: str, number: int) -> str | None:
-        return self._index.place_of(split_id, number)
+        return self._index.place_of(split_id, number) or self._index.split_at(split_id, number).place
 
     def extend_snapshot(self) -> None:
         self._index.extend_snapshot()
