@@ -16,6 +16,7 @@ from alignment.combine import SplitStatus
 from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
 from alignment.plan import LimitedBy, MicroBatchPlan, total
+from alignment.sentence import duration_text, moment
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.units import unit_warning
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
@@ -39,6 +40,8 @@ __all__ = ["SourceCoordinator"]
 
 _log = logging.getLogger(__name__)
 
+_CLOCKS_DIFFER_US: Final = 60_000_000
+"""How far a wall clock may be behind the one that a checkpoint was written by, without a warning."""
 _FIRST_RECORDS_S: Final = 2.0
 _DISCOVERY_S: Final = 1.0
 """How long a trigger that finds nothing to read waits for a discovery."""
@@ -142,6 +145,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
             self._readers, self._schema, self._rules, calls, self._clock_us, needs_event_times=needs_event_times
         )
+        self._warn_of_clock(state)
         has_ended = state.has_ended and not is_read_again
         self._runtime = SourceRuntime.of(
             self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
@@ -497,6 +501,26 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             is_found = event_times.find_expected(host.expected)
             host.expected.clear()
             host.run_until(is_found, _DISCOVERY_S)
+
+    def _warn_of_clock(self, state: SourceState[SplitT, CheckpointT]) -> None:
+        """Warn of a wall clock that is behind the one that the checkpoint was written by."""
+        now_us, written_us = self._clock_us(), self._rules.clock_at(state)
+        if written_us - now_us <= _CLOCKS_DIFFER_US:
+            return
+        limit_us, skew_us = self._rules.time_limit_at(now_us), self._rules.max_future_skew_us
+        _log.warning(
+            "the wall clock, %s, is %s behind the checkpoint, whose last micro-batch was planned at %s or later: it is "
+            "slow, or was fast then. Until it has caught up,%s splits are idle later than by idleTimeout. If it was "
+            "fast, records of the future may have moved the watermark, which never goes back. Set the clock of the "
+            "driver's machine, and start the query again",
+            moment(now_us),
+            duration_text(written_us - now_us),
+            moment(written_us),
+            ""
+            if skew_us is None or limit_us is None
+            else f" maxFutureSkew, {format_duration(skew_us)}, makes records later than {moment(limit_us - 1)} "
+            "invalid, and",
+        )
 
     def _warn_of_waiting(self, plan: MicroBatchPlan, max_rows: int) -> None:
         """Warn once that splits wait that the row limit would admit, and the offset has no space for."""

@@ -193,6 +193,17 @@ class ReadRules:
         limit_us = clock_us + self.max_future_skew_us + 1
         return limit_us if self.time_limit_us is None else min(limit_us, self.time_limit_us)
 
+    def clock_at(self, state: SourceState[SplitT, CheckpointT]) -> int:
+        """Return the latest time of the wall clock that a state shows, `LONG_AGO_US` if none.
+
+        It is when the state was planned, if there was a `maxFutureSkew` and it has not changed.
+        """
+        shown_us = max(int(state.silent_since_us.max(initial=LONG_AGO_US)), state.empty_since_us)
+        skew_us, limit_us = self.max_future_skew_us, state.time_limit_us
+        if skew_us is None or limit_us is None or limit_us == self.time_limit_us:
+            return shown_us
+        return max(shown_us, limit_us - skew_us - 1)
+
     @property
     def needs_event_times(self) -> bool:
         """Whether plans depend on the event times of records; see `SplitEnumeratorContext`."""

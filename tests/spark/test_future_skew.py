@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from alignment.exceptions import InvalidTimestampError
 from streaming_source.spark import planning, readers
 from tests.spark.reading import SECOND, T0, Reading, put, read_batch, stamps, stream_reader
 
-DAY = 86_400
+HOUR, DAY = 3_600, 86_400
 FORMATS = {"statistics": {"indexing": "statistics"}, "scan": {"indexing": "scan"}, "files": {"splitBy": "file"}}
 
 
@@ -31,6 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (planning, readers):
         monkeypatch.setattr(module, "wall_clock_us", clock)
+    monkeypatch.setattr(planning, "processing_time_us", clock)
     return clock
 
 
@@ -102,6 +104,49 @@ def test_by_default_such_a_record_fails_the_query_and_the_error_names_the_latest
     with pytest.raises(InvalidTimestampError, match=r"position 1.*maxFutureSkew.*later than 2023-11-14T22:15:50"):
         reading.next()
     reading.reader.stop()
+
+
+@pytest.mark.parametrize("option", ["maxFutureSkew", "idleTimeout"])
+def test_a_clock_that_is_behind_the_checkpoint_is_named_at_the_restart(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    """A clock 3 hours ahead admits a record of one hour in the future; one 5 hours behind makes all invalid."""
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0, HOUR), "k": [1, 2]})
+    skew = {"maxFutureSkew": "10 minutes" if option == "maxFutureSkew" else "none"}
+    clock.now_us += 3 * HOUR * SECOND
+    reading = reading_of(tmp_path, **skew)
+    assert seconds(reading.next()) == [0, HOUR]
+    reading.reader.stop()
+    for number, (behind, is_named) in enumerate(((0, False), (59, False), (5 * HOUR, True))):
+        caplog.clear()
+        clock.now_us -= behind * SECOND
+        put(tmp_path / "a" / f"g{number}.parquet", {"t": stamps(HOUR + 1), "k": [3]})
+        again = reading_of(tmp_path, **skew)
+        again.offset = reading.offset
+        is_invalid = is_named and option == "maxFutureSkew"
+        assert seconds(again.next()) == [None if is_invalid else HOUR + 1]
+        assert again.offset["watermark"] >= T0 + HOUR * SECOND - 1, "a watermark never goes back"
+        again.reader.stop()
+        reading.offset = again.offset
+        said = [record.getMessage() for record in caplog.records if "the wall clock" in record.getMessage()]
+        assert len(said) == is_named
+        if is_named:
+            assert re.search(r"the wall clock, 2023-11-14 20:14:41 UTC, is 5 h.* behind the checkpoint", said[0])
+            assert ("maxFutureSkew, 10 minutes, makes records later than 2023-11-14 20:24:41" in said[0]) == is_invalid
+
+
+def test_a_limit_that_no_clock_decides_names_none(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(tmp_path / "a" / "f.parquet", {"t": stamps(0), "k": [1]})
+    reading = reading_of(tmp_path, maxFutureSkew="3000 days")
+    reading.next()
+    reading.reader.stop()
+    again = reading_of(tmp_path, maxFutureSkew="4000000 days")
+    again.offset = reading.offset
+    again.next()
+    again.reader.stop()
+    assert "the wall clock" not in caplog.text
 
 
 def test_without_the_option_an_offset_has_no_clock(tmp_path: Path) -> None:
