@@ -160,8 +160,8 @@ def cut_nanoseconds(array: pa.Array) -> pa.Array:
         micros, valid = to_microseconds(array, None)
         return pa.array(micros, pa.int64(), mask=~valid).cast(pa.timestamp("us", kind.tz))
     if types.is_struct(kind):
-        parts = [cut_nanoseconds(pc.struct_field(array, [place])) for place in range(kind.num_fields)]
-        fields = [kind.field(place).with_type(part.type) for place, part in enumerate(parts)]
+        parts = [cut_nanoseconds(pc.struct_field(array, [index])) for index in range(kind.num_fields)]
+        fields = [kind.field(index).with_type(part.type) for index, part in enumerate(parts)]
         is_same = all(part.type == field.type for part, field in zip(parts, kind, strict=True))
         return array if is_same else pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
     if types.is_list(kind) or types.is_large_list(kind):

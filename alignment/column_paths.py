@@ -21,9 +21,9 @@ def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     At each level the longest name that exists goes first: a column called ``a.b`` hides the field ``b`` of ``a``.
     Raises an `InvalidArgumentError` if there is no such column (with the nearest name), or two of that name.
     """
-    place = batch.schema.get_field_index(dotted)
-    if place >= 0:
-        return batch.column(place)
+    index = batch.schema.get_field_index(dotted)
+    if index >= 0:
+        return batch.column(index)
     segments = dotted.split(".")
     array: pa.Array | None = None
     names: list[str] = list(batch.schema.names)

@@ -69,7 +69,7 @@ class TriggerPart:
     in_one_query
         The user says that all members of the group that say so as well are sources of one query.
     rank
-        Its place in the order in which Spark plans the sources; None before its first plan.
+        Its number in the order in which Spark plans the sources; None before its first plan.
     lookahead
         How far its next plan gets; None if that is not known ahead of reading.
     """

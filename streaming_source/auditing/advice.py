@@ -16,7 +16,7 @@ _TO_READ_ONLY: Final = ("timePattern", "sourceArchiveDir", "startingVersion", "k
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One source of the query as a format of this library: its options, the place to load, and the old query.
+    """One source of the query as a format of this library: its options, what to load, and the old query.
 
     With the bound `maxOutOfOrderness` of `options`, `late` of the source's present `records` would be late; None if
     that was not counted. `no_bound` is why no bound could be found.

@@ -160,8 +160,8 @@ def _add_pairs(tally: Tally, windows: Windows, block: TimeBlock, late_us: int, e
 
 
 def _extend(pairs: list[int], total: int, dropped: int, ended: int, *, is_open_known: bool) -> None:
-    for place, more in enumerate((total, dropped, ended - dropped, (total - ended) * is_open_known)):
-        pairs[place] += more
+    for column, more in enumerate((total, dropped, ended - dropped, (total - ended) * is_open_known)):
+        pairs[column] += more
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def _figure(name: str, title: str, text: str, keys: str = "") -> str:
 def _drawn(found: Counts, name: str) -> dict[str, Any]:
     batches = found.batches.slice(max(found.batches.num_rows - _BATCHES, 0))
     numbers = batches["batch"].to_pylist()
-    place = {number: i for i, number in enumerate(numbers)}
+    index = {number: i for i, number in enumerate(numbers)}
     carriers = [one.directory if name == "directory" else one.split for one in found.carriers]
     table = found.directories() if name == "directory" else found.splits()
     lost = table.sort_by([("dropped", "descending")])[name].to_pylist()
@@ -74,8 +74,8 @@ def _drawn(found: Counts, name: str) -> dict[str, Any]:
     lines: dict[str, list[int | None]] = defaultdict(lambda: [None] * len(numbers))
     columns = (found.reads[column].to_pylist() for column in ("batch", name))
     for batch, split, us in zip(*columns, found.reads["latest"].cast(pa.int64()).to_pylist(), strict=True):
-        if split in chosen and batch in place and us is not None:
-            lines[split][place[batch]] = max(us // 1000, lines[split][place[batch]] or us // 1000)
+        if split in chosen and batch in index and us is not None:
+            lines[split][index[batch]] = max(us // 1000, lines[split][index[batch]] or us // 1000)
     return {
         "batches": numbers,
         "watermark": [us // 1000 if us else None for us in batches["late_watermark"].cast(pa.int64()).to_pylist()],

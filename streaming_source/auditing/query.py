@@ -83,24 +83,24 @@ def audit(
     )
     found = Checkpoint.open(checkpoint, None if Root(checkpoint).is_local else Root(checkpoint, storage).open())
     operators = operators_of(found.log)
-    places = range(len(found.source_names))
-    first = first_operator(operators, len(places)) if operators else None
+    numbers = range(len(found.source_names))
+    first = first_operator(operators, len(numbers)) if operators else None
     mode, is_mode_shown = output_mode(found, first, mode)
     shown, window, rule = _windows_and_rule(found, operators, first, mode, window)
-    times = _for_each(time, len(places), "time")
-    paths = _for_each(source, len(places), "source")
+    times = _for_each(time, len(numbers), "time")
+    paths = _for_each(source, len(numbers), "source")
     zone, unit, pattern = (given.pop(name, None) for name in ("timeZone", "timestampUnit", "timePattern"))
     delays = frozenset(field.delay_us for field in first.event_times) if first is not None else frozenset()
     sources = [
         source_of(
             found,
-            place,
-            EventTime(times[place], unit, zone, pattern, next(iter(delays)) if len(delays) == 1 else None),
-            path=paths[place],
+            number,
+            EventTime(times[number], unit, zone, pattern, next(iter(delays)) if len(delays) == 1 else None),
+            path=paths[number],
             options=given,
             storage=storage,
         )
-        for place in places
+        for number in numbers
     ]
     counted = list(_counted(found, sources, rule, progress))
     by_time = not isinstance(rule, Undecided | NothingDropped)
@@ -203,7 +203,7 @@ def _counted(
     checkpoint: Checkpoint, sources: Sequence[AuditedSource], rule: Rule, progress: Progress
 ) -> Iterator[tuple[int, SplitRead, Tally]]:
     purged = checkpoint.purged_until or [None] * len(sources)
-    reads = [list(one.reads(checkpoint.batches, purged[place])) for place, one in enumerate(sources)]
+    reads = [list(one.reads(checkpoint.batches, purged[number])) for number, one in enumerate(sources)]
     total, done = sum(map(len, reads)), 0
 
     def one_done() -> None:
@@ -213,9 +213,9 @@ def _counted(
 
     if isinstance(rule, SessionWindows) and rule.waits:
         rule = settled_sessions([read for of_one in reads for read in of_one], rule, checkpoint.emitted_us)
-    for place, (one, of_one) in enumerate(zip(sources, reads, strict=True)):
+    for number, (one, of_one) in enumerate(zip(sources, reads, strict=True)):
         for read, tally in count_reads(of_one, rule, checkpoint.emitted_us, one.workers, one_done):
-            yield place, read, tally
+            yield number, read, tally
 
 
 def _for_each(given: str | Sequence[str] | None, sources: int, name: str) -> list[str | None]:

@@ -126,7 +126,7 @@ class Counts:
         notes: Sequence[str],
     ) -> Self:
         """Make the tables of `(index of the source, what was read, its counts)`, in any order."""
-        rows = [_row(place, read, tally) for place, read, tally in counted]
+        rows = [_row(number, read, tally) for number, read, tally in counted]
         reads = pa.Table.from_pylist(rows, _READS).sort_by([("batch", "ascending"), ("source", "ascending")])
         batches, carriers = _batches(checkpoint, reads)
         first = checkpoint.batches[0].number if checkpoint.batches else 0
@@ -182,17 +182,17 @@ class Counts:
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a table, times in microseconds since the epoch: a wrong unit leads beyond the year 9999."""
-    for place, column in enumerate(table.schema):
+    for index, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
-            table = table.set_column(place, column.name, table[place].cast(pa.int64()))
+            table = table.set_column(index, column.name, table[index].cast(pa.int64()))
     return list(table.to_pylist())
 
 
-def _row(place: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
+def _row(number: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
     has_times = tally.latest_us > NO_TIMESTAMP
     return {
         "batch": None if read.batch is None else read.batch.number,
-        "source": place,
+        "source": number,
         "split": read.split,
         "directory": read.directory,
         **{name: getattr(tally, name) for name in COUNTS},
@@ -246,12 +246,12 @@ def _batch_row(
 def _foremost(reads: pa.Table) -> dict[int, tuple[int, str, str]]:
     """Return the source, split and directory of the latest row of each micro-batch."""
     found: dict[int, tuple[int, tuple[int, str, str]]] = {}
-    batches, *places = (reads[name].to_pylist() for name in ("batch", "source", "split", "directory"))
+    batches, *splits = (reads[name].to_pylist() for name in ("batch", "source", "split", "directory"))
     latest = reads["latest"].cast(pa.int64()).to_pylist()
-    for batch, us, *place in zip(batches, latest, *places, strict=True):
+    for batch, us, *split in zip(batches, latest, *splits, strict=True):
         if batch is not None and us is not None and (batch not in found or us > found[batch][0]):
-            found[batch] = us, (place[0], place[1], place[2])
-    return {batch: place for batch, (_, place) in found.items()}
+            found[batch] = us, (split[0], split[1], split[2])
+    return {batch: split for batch, (_, split) in found.items()}
 
 
 def _grouped(reads: pa.Table, keys: list[str]) -> pa.Table:

@@ -81,7 +81,7 @@ def latest_times(checkpoint: Checkpoint, counted: Sequence[tuple[int, SplitRead,
     found: dict[int, list[int | None]] = {}
     unseen: set[int] = set()
     sources = len(checkpoint.source_names)
-    for place, read, tally in counted:
+    for number, read, tally in counted:
         if read.batch is None:
             continue
         if tally.gone:
@@ -89,8 +89,8 @@ def latest_times(checkpoint: Checkpoint, counted: Sequence[tuple[int, SplitRead,
         times = found.setdefault(read.batch.number, [None] * sources)
         if tally.latest_us > NO_TIMESTAMP:
             us = tally.latest_us // 1_000 * 1_000
-            before = times[place]
-            times[place] = us if before is None else max(us, before)
+            before = times[number]
+            times[number] = us if before is None else max(us, before)
     nothing: list[int | None] = [None] * sources
     return [
         Latest(batch, found.get(batch.number, nothing))

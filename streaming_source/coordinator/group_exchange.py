@@ -17,7 +17,7 @@ from alignment.group_events import Progress
 from alignment.membership import Membership
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.group_place import GroupPlace
+from streaming_source.coordinator.group_location import GroupLocation
 from streaming_source.exceptions import SourceError
 
 __all__ = ["GroupExchange"]
@@ -35,7 +35,7 @@ _PAUSE_S: Final = 0.05
 class GroupExchange:
     """One source's membership in an alignment group.
 
-    Each planner process writes its last `SourceReport` to a place that all planners of the group use, reads those of
+    Each planner process writes its last `SourceReport` to a location that all planners of the group use, reads those of
     the others, and computes its limit from them. A source that was stopped or killed releases the others at once; one
     that hangs, or whose process is on another host, after its lease. If nothing can be exchanged for that long, the
     source goes on without the group. What a membership is, and who is of one query, is in `alignment.membership`.
@@ -50,7 +50,7 @@ class GroupExchange:
 
     def __init__(
         self,
-        place: GroupPlace,
+        location: GroupLocation,
         group: str,
         max_drift_us: int,
         interval_us: int,
@@ -61,7 +61,7 @@ class GroupExchange:
         follows: bool = True,
         record: Callable[[object], None] | None = None,
     ) -> None:
-        self.place = place
+        self.location = location
         self.now_us = now_us
         self._group = group
         self._is_alive = is_alive or _is_alive
@@ -76,7 +76,7 @@ class GroupExchange:
             max_drift_us=max_drift_us,
             interval_us=interval_us,
             in_one_query=in_one_query,
-            where=str(place),
+            where=str(location),
         )
         if record is not None:
             record(self.membership)
@@ -101,7 +101,7 @@ class GroupExchange:
     @property
     def may_go_on(self) -> bool:
         """Whether the last plan is not the next one, by what others have reported since. Some microseconds."""
-        if self.membership.waits and self.membership.needs_lookahead and self.place.version() != self._seen_version:
+        if self.membership.waits and self.membership.needs_lookahead and self.location.version() != self._seen_version:
             # Another source of the query may have planned in this very trigger.
             self._take(group_events.TimePassed(self.now_us(), reads=True))
         return self.membership.may_go_on
@@ -192,10 +192,10 @@ class GroupExchange:
             case group_events.Read():
                 return self._exchange(None)
             case group_events.Pause():
-                self.place.wait_for_change(self._seen_version, _PAUSE_S)
+                self.location.wait_for_change(self._seen_version, _PAUSE_S)
             case group_events.Remove():
                 try:
-                    self.place.remove(self._group, self.membership.source_id)
+                    self.location.remove(self._group, self.membership.source_id)
                 except SourceError as error:
                     _log.warning("alignment group %r: could not leave: %s; the lease will end", self._group, error)
             case group_events.Warn():
@@ -207,14 +207,14 @@ class GroupExchange:
     def _exchange(self, own: group_events.Member | None) -> group_events.Seen | group_events.Unreachable:
         now_us = self.now_us()
         # Before the reports are read: what is written meanwhile is another version.
-        version = None if own is not None else self.place.version()
+        version = None if own is not None else self.location.version()
         try:
-            members = self.place.exchange(
+            members = self.location.exchange(
                 self._group, own, lambda member: member.until_us <= now_us or not self._is_alive(member.pid)
             )
         except SourceError as error:
             return group_events.Unreachable(now_us, str(error))
-        self._seen_version = self.place.version() if own is not None else version
+        self._seen_version = self.location.version() if own is not None else version
         return group_events.Seen(now_us, tuple(members), is_fresh=own is not None)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from alignment.group_events import Member
-from streaming_source.coordinator.group_place import (
-    GroupPlace,
+from streaming_source.coordinator.group_location import (
+    GroupLocation,
     member_from_json,
     member_to_json,
     seen_from_another_host,
@@ -35,7 +35,7 @@ _TABLE: Final = """
 _REMOVE: Final = "DELETE FROM member WHERE alignment_group = ? AND source = ?"
 
 
-class GroupFile(GroupPlace):
+class GroupFile(GroupLocation):
     """A SQLite file on a local disk, for members on one machine, also in containers that share that disk.
 
     `host` identifies processes that can see each other; by default those of this kernel and process namespace.

@@ -75,7 +75,7 @@ class DataFileEnumerator(
         file = self._logs[split_id].locate(start)
         assert file is not None, "only event times of indexed blocks are loaded"
         first = start - file.position
-        rows = FileRows(self._stored(file.file), first, first + stop - start, file.place_of(first))
+        rows = FileRows(self._stored(file.file), first, first + stop - start, file.seek_point(first))
         schema, assigner = self._context.schema, self._context.timestamp_assigner
         try:
             return self._retries.run(lambda: self._format.event_times(rows, schema, assigner))

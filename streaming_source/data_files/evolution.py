@@ -62,10 +62,10 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
         return batch
     columns = []
     for field in wanted:
-        place = batch.schema.get_field_index(field.name)
+        index = batch.schema.get_field_index(field.name)
         try:
             columns.append(
-                pa.nulls(batch.num_rows, field.type) if place < 0 else _as_type(batch.column(place), field.type)
+                pa.nulls(batch.num_rows, field.type) if index < 0 else _as_type(batch.column(index), field.type)
             )
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise MalformedDataError(f"{path}: column {field.name!r} does not fit {field.type}: {error}") from None

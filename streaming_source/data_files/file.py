@@ -26,7 +26,7 @@ __all__ = [
     "DeletedRows",
     "FileBlocks",
     "FileRows",
-    "Place",
+    "SeekPoint",
     "StoredColumn",
     "StoredFile",
 ]
@@ -134,8 +134,8 @@ class StoredColumn:
     aliases: tuple[str, ...] = ()
 
 
-class Place(NamedTuple):
-    """Where in a file a reader can begin: `row` is the first row there, `at` is the place in the format's own terms."""
+class SeekPoint(NamedTuple):
+    """Where in a file a reader can start: `row` is the first row there, `at` what the format seeks by."""
 
     row: int
     at: int
@@ -168,13 +168,13 @@ class StoredFile:
 class FileRows:
     """The rows `[start, stop)` of a file, numbered without deleted ones.
 
-    `place` is that of the block in which they begin; None for the beginning of the file.
+    `seek_point` is that of the block with the first of them; None for the start of the file.
     """
 
     file: StoredFile
     start: int
     stop: int
-    place: Place | None = None
+    seek_point: SeekPoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ class FileBlocks:
     """The parts of a file that have rows, in their order: row groups, stripes, batches, or runs of lines.
 
     `rows`, `min_us`, `max_us` and `valid_min_us` are `int64[k]`, as `alignment.EventTimeIndex.append` takes them; the
-    last one is its `earliest_us`. `places` is what the format needs to begin at each block, such as a byte offset; None
-    if the file can only be read from its beginning, by one reader. `columns` are the names of the file's columns, and
+    last one is its `earliest_us`. `offsets` is what the format needs to start at each block, such as a byte offset;
+    None if the file can only be read from its start, by one reader. `columns` are the names of the file's columns, and
     of the fields in them as dotted paths, where they can be read without its records.
     """
 
@@ -191,15 +191,14 @@ class FileBlocks:
     min_us: Int64Array
     max_us: Int64Array
     valid_min_us: Int64Array
-    places: tuple[int, ...] | None = None
+    offsets: tuple[int, ...] | None = None
     columns: tuple[str, ...] = ()
 
     @staticmethod
     def of(blocks: Sequence[Block], *, seeks: bool, columns: tuple[str, ...] = ()) -> FileBlocks:
-        """Collect blocks; without `seeks` the file can only be read from its beginning."""
-        rows, low, high, earliest, places = np.array(blocks, np.int64).reshape(-1, 5).T
-        begins = tuple(places.tolist()) if seeks else None
-        return FileBlocks(rows, low, high, earliest, places=begins, columns=columns)
+        """Collect blocks; without `seeks` the file can only be read from its start."""
+        rows, low, high, earliest, offsets = np.array(blocks, np.int64).reshape(-1, 5).T
+        return FileBlocks(rows, low, high, earliest, tuple(offsets.tolist()) if seeks else None, columns)
 
     @property
     def earliest_us(self) -> int:
@@ -218,11 +217,11 @@ class Block(NamedTuple):
     min_us: int
     max_us: int
     earliest_us: int
-    place: int
+    offset: int
 
     @staticmethod
-    def of(times: Int64Array, place: int) -> Block:
+    def of(times: Int64Array, offset: int) -> Block:
         """Make a block from the event times of its rows, `NO_TIMESTAMP` for a row without one. O(rows)."""
         # NO_TIMESTAMP is the smallest int64: the minimum if any row has no time, the maximum if no row has one.
         earliest = int(times.min(initial=MAX_WATERMARK, where=times != NO_TIMESTAMP))
-        return Block(times.size, int(times.min()), int(times.max()), earliest, place)
+        return Block(times.size, int(times.min()), int(times.max()), earliest, offset)

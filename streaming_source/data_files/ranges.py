@@ -14,7 +14,7 @@ import numpy as np
 
 from alignment.event_time_range import EventTimeRange
 from streaming_source.api import SourceSplit
-from streaming_source.data_files.file import DataFile, FileBlocks, Place
+from streaming_source.data_files.file import DataFile, FileBlocks, SeekPoint
 
 __all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
 
@@ -23,14 +23,14 @@ __all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_
 class FileRange:
     """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
 
-    `place` is where a reader begins, at or before the first of them; None for the beginning of the file.
+    `seek_point` is where a reader starts, at or before the first of them; None for the start of the file.
     """
 
     file: DataFile
     start: int
     stop: int
     position: int
-    place: Place | None = None
+    seek_point: SeekPoint | None = None
 
 
 class Arrival(NamedTuple):
@@ -90,12 +90,12 @@ class LoggedFile:
         block = int(np.searchsorted(ends, row, side="right"))
         return block, int(ends[block - 1]) if block else 0
 
-    def place_of(self, row: int) -> Place | None:
-        """Return where a reader of this row begins; None if the file can only be read from its beginning."""
-        if self.blocks.places is None:
+    def seek_point(self, row: int) -> SeekPoint | None:
+        """Return where a reader of this row starts; None if the file can only be read from its start."""
+        if self.blocks.offsets is None:
             return None
         block, first = self.block_of(row)
-        return Place(first, self.blocks.places[block])
+        return SeekPoint(first, self.blocks.offsets[block])
 
     def parts(self, start: int, stop: int, wanted: EventTimeRange | None) -> list[tuple[int, int]]:
         """Return the rows of the positions `[start, stop)` as runs of blocks that may have `wanted` event times.
@@ -106,7 +106,7 @@ class LoggedFile:
         if not wanted or first >= last:
             return [(first, last)] if first < last else []
         kept = ~wanted.excludes(self.blocks.min_us, self.blocks.max_us)
-        if self.blocks.places is None:
+        if self.blocks.offsets is None:
             kept = np.logical_or.accumulate(kept) & np.logical_or.accumulate(kept[::-1])[::-1]
         edges = np.flatnonzero(np.diff(kept, prepend=False, append=False))
         bounds = np.concatenate([[0], np.cumsum(self.blocks.rows)])[edges].clip(first, last).reshape(-1, 2)
@@ -121,8 +121,8 @@ class FileLog:
 
     def locate(self, position: int) -> LoggedFile | None:
         """Return the file that holds `position`, else the last one before it. O(log n)."""
-        place = bisect_right(self.files, position, key=attrgetter("position")) - 1
-        return self.files[place] if place >= 0 else None
+        index = bisect_right(self.files, position, key=attrgetter("position")) - 1
+        return self.files[index] if index >= 0 else None
 
     def covers(self, start: int, stop: int) -> bool:
         """Return whether all records of `[start, stop)` are in these files."""
@@ -156,12 +156,12 @@ def cut_ranges(
             begin = first
             for end_of_block in ends[np.searchsorted(ends, first, side="right") :].tolist():
                 end = min(end_of_block, last)
-                if end < last and (rows + end - begin < rows_per_range or file.blocks.places is None):
+                if end < last and (rows + end - begin < rows_per_range or file.blocks.offsets is None):
                     # More blocks are in this group, or all that follow.
                     continue
                 if end <= begin:
                     continue
-                current.append(FileRange(file.file, begin, end, file.position + begin, file.place_of(begin)))
+                current.append(FileRange(file.file, begin, end, file.position + begin, file.seek_point(begin)))
                 rows += end - begin
                 begin = end
                 if rows >= rows_per_range:

@@ -104,7 +104,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             self._open_ahead()
             file = StoredFile(self._filesystem, part.file, opening, checks_size=True)
             try:
-                for block in self._rows(FileRows(file, part.start, part.stop, part.place)):
+                for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)
             except (FileGoneError, MalformedDataError) as error:
                 self._config.skip(error)

@@ -26,11 +26,11 @@ class StoredNames:
 
     def known_as(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns of a file under the query's names, without those that are not in `columns`."""
-        return pa.schema([_known_as(schema[place], name, column) for name, column, place in self._found(schema)])
+        return pa.schema([_known_as(schema[index], name, column) for name, column, index in self._found(schema)])
 
     def stored_as(self, schema: pa.Schema, names: Sequence[str]) -> list[str]:
         """Return the names that a file has for these columns of the query."""
-        return [schema[place].name for name, _, place in self._found(schema) if name in names]
+        return [schema[index].name for name, _, index in self._found(schema) if name in names]
 
     def path_in(self, schema: pa.Schema, dotted: str) -> str:
         """Translate a dotted path through structs to the names in a file; a path without a column stays as it is."""
@@ -38,20 +38,20 @@ class StoredNames:
         while rest:
             # As with any path the longest name goes first.
             name = max((n for n in columns if rest == n or rest.startswith(f"{n}.")), key=len, default=None)
-            place = None if name is None else _place(fields, columns[name])
-            if name is None or place is None:
+            index = None if name is None else _index_of(fields, columns[name])
+            if name is None or index is None:
                 return dotted
-            found.append(fields[place].name)
-            fields = list(fields[place].type) if pa.types.is_struct(fields[place].type) else []
+            found.append(fields[index].name)
+            fields = list(fields[index].type) if pa.types.is_struct(fields[index].type) else []
             columns, rest = columns[name].inner, rest.removeprefix(name).lstrip(".")
         return ".".join(found)
 
     def renamed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch of a file under the query's names. No value is copied."""
         arrays, fields = [], []
-        for name, column, place in self._found(batch.schema):
-            array = batch.column(place)
-            field = _known_as(batch.schema[place], name, column)
+        for name, column, index in self._found(batch.schema):
+            array = batch.column(index)
+            field = _known_as(batch.schema[index], name, column)
             arrays.append(_retyped(array, field.type, column))
             fields.append(field)
         if not arrays:
@@ -62,30 +62,30 @@ class StoredNames:
     def _found(self, schema: pa.Schema) -> Iterator[tuple[str, StoredColumn, int]]:
         fields = list(schema)
         for name, column in self.columns.items():
-            if (place := _place(fields, column)) is not None:
-                yield name, column, place
+            if (index := _index_of(fields, column)) is not None:
+                yield name, column, index
 
 
-def _place(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
+def _index_of(fields: Sequence[pa.Field], column: StoredColumn) -> int | None:
     """Return the index of a column among the fields of a file; None if it is not there."""
-    for place, field in enumerate(fields):
+    for index, field in enumerate(fields):
         if column.field_id is None:
             if field.name == column.name:
-                return place
+                return index
         elif (field.metadata or {}).get(_FIELD_ID) == str(column.field_id).encode():
-            return place
+            return index
     if column.aliases and not any(_FIELD_ID in (field.metadata or {}) for field in fields):
-        return next((place for place, field in enumerate(fields) if field.name in column.aliases), None)
+        return next((index for index, field in enumerate(fields) if field.name in column.aliases), None)
     return None
 
 
 def _inner_fields(kind: pa.DataType, columns: Mapping[str, StoredColumn]) -> list[tuple[str, StoredColumn | None, int]]:
     """Return name in the query, column and index of each field of a struct that is read."""
-    fields = [kind.field(place) for place in range(kind.num_fields)]
+    fields = [kind.field(index) for index in range(kind.num_fields)]
     if not columns:
-        return [(field.name, None, place) for place, field in enumerate(fields)]
-    found = [(name, column, _place(fields, column)) for name, column in columns.items()]
-    return [(name, column, place) for name, column, place in found if place is not None]
+        return [(field.name, None, index) for index, field in enumerate(fields)]
+    found = [(name, column, _index_of(fields, column)) for name, column in columns.items()]
+    return [(name, column, index) for name, column, index in found if index is not None]
 
 
 def _known_as(field: pa.Field, name: str, column: StoredColumn | None) -> pa.Field:
@@ -98,7 +98,7 @@ def _type_of(kind: pa.DataType, inner: Mapping[str, StoredColumn]) -> pa.DataTyp
     if not inner:
         return kind
     if types.is_struct(kind):
-        return pa.struct([_known_as(kind.field(place), name, col) for name, col, place in _inner_fields(kind, inner)])
+        return pa.struct([_known_as(kind.field(index), name, col) for name, col, index in _inner_fields(kind, inner)])
     if types.is_list(kind) or types.is_large_list(kind):
         value = _known_as(kind.value_field, kind.value_field.name, inner.get("element"))
         return pa.list_(value) if types.is_list(kind) else pa.large_list(value)
@@ -117,8 +117,8 @@ def _retyped(array: pa.Array, kind: pa.DataType, column: StoredColumn | None) ->
     mask = array.is_null() if array.null_count else None
     if types.is_struct(kind):
         parts = [
-            _retyped(pc.struct_field(array, [place]), kind.field(number).type, col)
-            for number, (_, col, place) in enumerate(_inner_fields(array.type, inner))
+            _retyped(pc.struct_field(array, [index]), kind.field(number).type, col)
+            for number, (_, col, index) in enumerate(_inner_fields(array.type, inner))
         ]
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)

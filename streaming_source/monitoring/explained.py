@@ -248,12 +248,12 @@ def _explained_with_notes(
     last = batches[-1]
     at_us = now_us if end is None else max(last.planned_at_us, end.at_us or 0, *(note.at_us for note in notes))
     now = [*_at(last, at_us, last.planned_at_us)]
-    for place, one in enumerate(last.sources if last.is_committed else ()):
+    for number, one in enumerate(last.sources if last.is_committed else ()):
         note = None if one is None else next((n for n in notes if n.name == one.note), None)
         if one is None or note is None or note.report is None or note.report.sequence != one.sequence:
             continue
         batch = note.report.explanation.batch and replace(note.report.explanation.batch, number=last.number)
-        now[place] = replace(note.report, explanation=replace(note.report.explanation, batch=batch))
+        now[number] = replace(note.report, explanation=replace(note.report.explanation, batch=batch))
     return _of_batches(batches, [now if end is None else _with(now, end=end)], now_us, notes)
 
 
@@ -317,9 +317,9 @@ def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
     """Explain the sources from their reports, oldest first, None for a source that is not of this library."""
     of_source: dict[int, list[WatermarkReport]] = {}
     for reports in history:
-        for place, report in enumerate(reports):
+        for number, report in enumerate(reports):
             if report is not None:
-                of_source.setdefault(place, []).append(report)
+                of_source.setdefault(number, []).append(report)
     return tuple(ExplainedSource(known[-1], _advice_by(known), tuple(known)) for _, known in sorted(of_source.items()))
 
 

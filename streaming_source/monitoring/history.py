@@ -147,13 +147,13 @@ class History:
         """Add the next micro-batch, or replace the last one if it has the same number. O(splits)."""
         sources: list[dict[str, Any]] = []
         splits: list[dict[str, Any]] = []
-        for place, report in enumerate(batch.sources):
+        for number, report in enumerate(batch.sources):
             if report is not None:
                 explanation = report.explanation
-                times = self._pass_time(place, explanation)
+                times = self._pass_time(number, explanation)
                 drifts = _drifts(explanation)
-                sources.append(_source_row(batch, place, report, times, max(drifts.values(), default=None)))
-                splits += _split_rows(batch.number, place, explanation, times, drifts)
+                sources.append(_source_row(batch, number, report, times, max(drifts.values(), default=None)))
+                splits += _split_rows(batch.number, number, explanation, times, drifts)
         tables = _tables([_batch_row(batch)], sources, splits)
         with self._lock:
             if self._kept and self.latest is not None and self.latest.number == batch.number:
@@ -206,10 +206,10 @@ class History:
         with self._lock:
             return pa.Table.from_batches([tables[which] for tables in self._kept], _SCHEMAS[which])
 
-    def _pass_time(self, place: int, explanation: Explanation) -> _SourceTimes:
+    def _pass_time(self, number: int, explanation: Explanation) -> _SourceTimes:
         """Add the time since the previous micro-batch to the status that the splits had after it."""
         now_us = explanation.at_us
-        times = self._times.setdefault(place, _SourceTimes(now_us))
+        times = self._times.setdefault(number, _SourceTimes(now_us))
         passed_us = max(now_us - times.at_us, 0) if times.at_us > LONG_AGO_US else 0
         before, times.at_us, times.splits = times.splits, now_us, {}
         for split in explanation.splits:
@@ -246,13 +246,13 @@ def _batch_row(batch: MicroBatch) -> dict[str, Any]:
 
 
 def _source_row(
-    batch: MicroBatch, place: int, report: WatermarkReport, times: _SourceTimes, drift_us: int | None
+    batch: MicroBatch, number: int, report: WatermarkReport, times: _SourceTimes, drift_us: int | None
 ) -> dict[str, Any]:
     found = report.explanation
     left_s = dict(found.metrics).get("retentionSecondsLeft")
     return {
         "batch": batch.number,
-        "source": place,
+        "source": number,
         "name": report.source,
         "at": found.at_us,
         "watermark": _time(found.watermark),
@@ -266,19 +266,19 @@ def _source_row(
         "max_drift": found.bounds.max_drift_us,
         "behind": sum(split.behind for split in found.splits),
         "late": found.late,
-        "rows": None if batch.statistics is None else batch.statistics.rows[place],
+        "rows": None if batch.statistics is None else batch.statistics.rows[number],
         "retention_left": None if left_s is None else left_s * 1_000_000,
     }
 
 
 def _split_rows(
-    batch: int, place: int, explanation: Explanation, times: _SourceTimes, drifts: Mapping[str, int]
+    batch: int, number: int, explanation: Explanation, times: _SourceTimes, drifts: Mapping[str, int]
 ) -> Iterable[dict[str, Any]]:
     for split in explanation.splits:
         since = times.splits[split.split_id]
         yield {
             "batch": batch,
-            "source": place,
+            "source": number,
             "split": split.split_id,
             "status": split.status.name.lower(),
             "status_since": since.since_us,

@@ -220,13 +220,13 @@ class CheckpointBatches:
         since = {} if before is None else dict(before.since)
         last = _batch_after(None if before is None else before.last, number, at_us, done_us)
         reports: list[WatermarkReport | None] = []
-        for place, offset in enumerate(offsets):
+        for source, offset in enumerate(offsets):
             if not is_ours(offset):
                 reports.append(None)
                 continue
-            if place not in since or since[place][0] != offset.get("watermark"):
-                since[place] = offset.get("watermark"), at_us
-            reports.append(_report(logged, offset, at_us, since[place][1], last))
+            if source not in since or since[source][0] != offset.get("watermark"):
+                since[source] = offset.get("watermark"), at_us
+            reports.append(_report(logged, offset, at_us, since[source][1], last))
         batch = MicroBatch(
             number=number,
             planned_at_us=at_us,

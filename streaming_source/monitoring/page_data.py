@@ -53,12 +53,12 @@ def page_data(history: History, explained: ExplainedQuery, title: str, as_of_us:
     if latest is None:
         return found
     found["committed"] = latest.is_committed
-    ours = [place for place, report in enumerate(latest.sources) if report is not None]
+    ours = [number for number, report in enumerate(latest.sources) if report is not None]
     splits = history.splits()
-    for place, one in zip(ours, explained.sources, strict=True):
-        of_source = splits.filter(pc.field("source") == place)
-        sources = history.sources().filter(pc.field("source") == place)
-        found["sources"].append(_source(one, batches, sources, of_source, has_state=place == ours[0]))
+    for number, one in zip(ours, explained.sources, strict=True):
+        of_source = splits.filter(pc.field("source") == number)
+        sources = history.sources().filter(pc.field("source") == number)
+        found["sources"].append(_source(one, batches, sources, of_source, has_state=number == ours[0]))
     return found
 
 
@@ -160,10 +160,10 @@ _TIMES: Final = {
 
 def _cells(table: pa.Table, which: _Ints, point: _Ints, order: _Ints, width: int) -> dict[str, Any]:
     """What each split of an order was at each point, or at those that are `coarse`."""
-    place = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
-    place[order] = np.arange(len(order))
-    kept = place[which] >= 0
-    where = (place[which][kept], point[kept])
+    row_of = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
+    row_of[order] = np.arange(len(order))
+    kept = row_of[which] >= 0
+    where = (row_of[which][kept], point[kept])
     watermarks = np.full((len(order), width), _NONE, np.int64)
     watermarks[where] = (_column(table["watermark"])[kept]) // 1000
     watermarks[watermarks == _NONE // 1000] = _NONE

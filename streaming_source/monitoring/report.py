@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 Offset: TypeAlias = Mapping[str, Any]
-Place: TypeAlias = tuple[str, int]
+SplitPosition: TypeAlias = tuple[str, int]
 
 OFFSET_VERSION: Final = 2
 """`v` of the offsets that this library writes, and the latest that it reads."""
@@ -317,20 +317,20 @@ def check_version(offset: Offset) -> None:
         )
 
 
-def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) -> dict[str, Any]:
+def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offset: Offset) -> dict[str, Any]:
     """Return what an offset must have in addition to the state, so that `report_of_offset` can restore this. O(n).
 
-    `places` has id and position of each split of the offset, in its order.
+    `positions` has id and position of each split of the offset, in its order.
     """
     by_id = {split.split_id: split for split in explanation.splits}
-    splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(places) if split_id in by_id}
+    splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(positions) if split_id in by_id}
     limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
     # Splits with other reasons: neither the limit with unread records, nor records without any.
     others: dict[str, list[int]] = {}
     for at, split in splits.items():
         if split.waits_for is not (limit if split.behind else WaitsFor.RECORDS):
             others.setdefault(split.waits_for.value, []).append(at)
-    behind = [splits[at].behind if at in splits else 0 for at in range(len(places))]
+    behind = [splits[at].behind if at in splits else 0 for at in range(len(positions))]
     facts = {
         "bounds": _bounds_to_json(explanation.bounds),
         "limit": _unless(explanation.bound_us, MAX_WATERMARK),
@@ -354,7 +354,7 @@ def facts_of(explanation: Explanation, places: Sequence[Place], offset: Offset) 
         "needs": explanation.needed_bound_us,
         "late": "route" if explanation.routes_late else None,
         "metrics": dict(explanation.metrics),
-        "places": None if all(map(eq, places, _places(offset))) else places,
+        "places": None if all(map(eq, positions, _positions(offset))) else positions,
     }
     return {name: value for name, value in facts.items() if value not in (None, [], {}, "")}
 
@@ -368,15 +368,15 @@ def report_of_offset(
     """
     try:
         facts = offset.get("why", {})
-        places = facts.get("places") or list(_places(offset))
-        behind = facts.get("behind") or [0] * len(places)
+        positions = facts.get("places") or list(_positions(offset))
+        behind = facts.get("behind") or [0] * len(positions)
         limit = WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING))
         waits_for = [limit if rows else WaitsFor.RECORDS for rows in behind]
         for why, numbers in facts.get("others", {}).items():
             for at in numbers:
                 waits_for[at] = WaitsFor(why)
         splits = []
-        for at, ((split_id, position), entry) in enumerate(zip(places, offset["splits"], strict=True)):
+        for at, ((split_id, position), entry) in enumerate(zip(positions, offset["splits"], strict=True)):
             _, written, status, *more = entry
             if status != "finished":
                 watermark = MIN_WATERMARK if written is None else int(written)
@@ -437,19 +437,19 @@ def _metrics_from(found: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return tuple([(name, int(value)) for name, value in found.items() if not name.endswith(_BEHIND)])
 
 
-def _places(offset: Offset) -> Iterator[Place]:
+def _positions(offset: Offset) -> Iterator[SplitPosition]:
     """Id and position of each split, if they are where the connectors here write them."""
     source = offset["source"]
-    return (_kafka_place(*entry[0]) if source == _KAFKA else _place(entry[0]) for entry in offset["splits"])
+    return (_kafka_position(*entry[0]) if source == _KAFKA else _position(entry[0]) for entry in offset["splits"])
 
 
-def _place(written: Any) -> Place:
+def _position(written: Any) -> SplitPosition:
     if isinstance(written, Mapping):
         return written.get("split_id", ""), written.get("position", 0)
     return tuple([*written, "", 0][:2]) if isinstance(written, list) else ("", 0)
 
 
-def _kafka_place(topic: str, partition: int, position: int, _: int, *others: Any) -> Place:
+def _kafka_position(topic: str, partition: int, position: int, _: int, *others: Any) -> SplitPosition:
     incarnation = f"@{others[1]}" if others[1:] else ""
     return f"{topic}-{partition}{incarnation}", position
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from alignment.group_events import Member
-from streaming_source.coordinator.group_place import (
-    GroupPlace,
+from streaming_source.coordinator.group_location import (
+    GroupLocation,
     member_from_json,
     member_to_json,
     seen_from_another_host,
@@ -33,7 +33,7 @@ _LOOK_S: Final = {True: 0.05, False: 1.0}
 """Shortest time between two listings of the directory, by whether it is local: a remote listing takes requests."""
 
 
-class GroupDirectory(GroupPlace):
+class GroupDirectory(GroupLocation):
     """The reports of members in a directory: a journal for each group, an entry for each member.
 
     After an exchange with a group, the members found, or the error, are cached for `look_s` seconds.

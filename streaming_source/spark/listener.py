@@ -149,8 +149,8 @@ class AlignmentListener(StreamingQueryListener):
             before = history.latest
             history.add_progress(progress)
         self._warn_of_second_watermark(query, name, progress)
-        for place, report in enumerate(history.latest.sources if history.latest else ()):
-            last = before.sources[place] if before else None
+        for number, report in enumerate(history.latest.sources if history.latest else ()):
+            last = before.sources[number] if before else None
             if report is not None and (last is None or _reason(last) != _reason(report)):
                 _log.info("query %s, %s: %s", name, report.source, report.sentence)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from alignment.events import RangeReport
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
-    from streaming_source.coordinator.group_place import GroupPlace
+    from streaming_source.coordinator.group_location import GroupLocation
     from streaming_source.data_files.journal import Journal
     from streaming_source.gateway import GatewayServer
     from streaming_source.spark.late_log import LateLog
@@ -351,7 +351,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
     )
 
 
-def _group_file() -> GroupPlace:
+def _group_file() -> GroupLocation:
     """Return a file that only the planners of this application share: Spark removes its folder with the application."""
     folders = os.environ.get("SPARK_LOCAL_DIRS")
     if not folders:
@@ -366,7 +366,7 @@ def _group_file() -> GroupPlace:
     return GroupFile(Path(folders.split(",")[0]) / "watermark-alignment.sqlite")
 
 
-def _group_directory(source: Source[Any, Any], location: str) -> GroupPlace:
+def _group_directory(source: Source[Any, Any], location: str) -> GroupLocation:
     from streaming_source.data_files.journal import Journal
     from streaming_source.spark.group_directory import GroupDirectory
 

@@ -186,8 +186,8 @@ def test_a_run_that_was_killed_in_another_container_holds_the_group_for_minutes_
 
 def test_processes_of_one_machine_see_each_other_without_the_folder_proc(tmp_path: Path) -> None:
     script = (
-        "from pathlib import Path; from streaming_source.coordinator import group_place; "
-        f"group_place._PROC = Path({str(tmp_path / 'missing')!r}); print(group_place.this_host())"
+        "from pathlib import Path; from streaming_source.coordinator import group_location; "
+        f"group_location._PROC = Path({str(tmp_path / 'missing')!r}); print(group_location.this_host())"
     )
     command = [sys.executable, "-c", script]
     assert len({subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}) == 1
@@ -236,9 +236,9 @@ def test_an_idle_source_follows_the_others_only_where_its_own_watermark_is_that_
     tmp_path: Path, clock: Clock, follows: bool
 ) -> None:
     """With a plain withWatermark Spark's watermark holds for all sources: records are not late by another one's."""
-    place = GroupFile(tmp_path / "group")
+    location = GroupFile(tmp_path / "group")
     silent, other = (
-        GroupExchange(place, "g", 10, INTERVAL_US, clock, in_one_query=True, follows=follows) for _ in range(2)
+        GroupExchange(location, "g", 10, INTERVAL_US, clock, in_one_query=True, follows=follows) for _ in range(2)
     )
     for member in (silent, other):
         member.start_call()

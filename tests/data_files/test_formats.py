@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import CsvFormat, FileFormat, JsonFormat, TextFormat
-from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, SeekPoint, StoredFile
 from streaming_source.data_files.formats.base import Chunk
 from streaming_source.data_files.formats.columnar import ParquetFormat
 from streaming_source.data_files.formats.lines import LineFile, LineFormat
@@ -58,11 +58,11 @@ def stored(path: Path) -> StoredFile:
 
 
 def rows_read(
-    file_format: FileFormat, path: Path, start: int, stop: int, schema: pa.Schema, place: Place | None = None
+    file_format: FileFormat, path: Path, start: int, stop: int, schema: pa.Schema, point: SeekPoint | None = None
 ) -> list[tuple[int, tuple[Any, ...]]]:
     """`(number, row)`, times as microseconds."""
     found = []
-    for block in file_format.read_rows(FileRows(stored(path), start, stop, place), schema):
+    for block in file_format.read_rows(FileRows(stored(path), start, stop, point), schema):
         assert block.batch.schema.equals(schema)
         columns = []
         for column in block.batch.columns:
@@ -86,9 +86,9 @@ def time_of(row: tuple[Any, ...], sample: Sample) -> int:
     return NO_TIMESTAMP if time is None else time
 
 
-def places_of(blocks: FileBlocks) -> list[Place | None]:
+def points_of(blocks: FileBlocks) -> list[SeekPoint | None]:
     firsts = (np.cumsum(blocks.rows) - blocks.rows).tolist()
-    return [None if blocks.places is None else Place(first, blocks.places[i]) for i, first in enumerate(firsts)]
+    return [None if blocks.offsets is None else SeekPoint(first, blocks.offsets[i]) for i, first in enumerate(firsts)]
 
 
 @every_format
@@ -128,10 +128,10 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     assert blocks.rows.sum() == len(naive)
     assert blocks.min_us.tolist() == [part.min() for part in parts]
     assert blocks.max_us.tolist() == [part.max() for part in parts]
-    assert (blocks.places is None) == (not sample.ranges)
+    assert (blocks.offsets is None) == (not sample.ranges)
     if not file_format.has_statistics:
         counted = file_format.describe_rows(stored(path), schema)
-        assert (counted.rows.tolist(), counted.places) == (blocks.rows.tolist(), blocks.places)
+        assert (counted.rows.tolist(), counted.offsets) == (blocks.rows.tolist(), blocks.offsets)
         assert {*counted.min_us, *counted.max_us} <= {NO_TIMESTAMP}
 
     start, stop = (min(c, len(naive)) for c in sorted(cut))
@@ -140,10 +140,10 @@ def test_rows_numbers_and_event_times_are_those_of_plain_python(
     found = file_format.event_times(FileRows(stored(path), start, stop), schema, assigner)
     assert found.tolist() == expected[start:stop].tolist()
     # The same from the block in which the cut is.
-    places = [p for p in places_of(blocks) if p is not None and p.row <= start]
-    if places:
-        assert rows_read(file_format, path, start, stop, schema, places[-1]) == chosen
-        found = file_format.event_times(FileRows(stored(path), start, stop, places[-1]), schema, assigner)
+    points = [p for p in points_of(blocks) if p is not None and p.row <= start]
+    if points:
+        assert rows_read(file_format, path, start, stop, schema, points[-1]) == chosen
+        found = file_format.event_times(FileRows(stored(path), start, stop, points[-1]), schema, assigner)
         assert found.tolist() == expected[start:stop].tolist()
 
 
@@ -258,11 +258,11 @@ def test_stripes_of_orc_are_blocks_that_are_read_alone(folder: Path) -> None:
     blocks = sample.reads_as(0).describe(stored(path), sample.schema, FieldTimestampAssigner("t"), "auto")
     assert blocks.rows.size > 3
     naive = sample.read(path)
-    for place, rows in zip(places_of(blocks), blocks.rows.tolist(), strict=True):
-        assert place is not None
-        stop = place.row + rows
-        read = rows_read(sample.reads_as(0), path, place.row, stop, sample.schema, place)
-        assert read == list(enumerate(naive))[place.row : stop]
+    for point, rows in zip(points_of(blocks), blocks.rows.tolist(), strict=True):
+        assert point is not None
+        stop = point.row + rows
+        read = rows_read(sample.reads_as(0), path, point.row, stop, sample.schema, point)
+        assert read == list(enumerate(naive))[point.row : stop]
 
 
 def test_a_large_row_group_of_a_local_file_is_not_held_as_a_whole(folder: Path) -> None:

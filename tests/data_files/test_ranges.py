@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignment import EventTimeRange
-from streaming_source.data_files.file import DataFile, FileBlocks, Place
+from streaming_source.data_files.file import DataFile, FileBlocks, SeekPoint
 from streaming_source.data_files.ranges import LoggedFile, cut_ranges
 
 blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
@@ -18,18 +18,18 @@ blocks_of_a_file = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 def logged(files: list[list[int]], *, one_range: bool) -> list[LoggedFile]:
     log: list[LoggedFile] = []
     for number, blocks in enumerate(files):
-        places = None if one_range else tuple(100 * (i + 1) for i in range(len(blocks)))
+        offsets = None if one_range else tuple(100 * (i + 1) for i in range(len(blocks)))
         position = log[-1].end if log else 0
         rows = np.array(blocks, np.int64)
-        described = FileBlocks(rows, rows, rows, rows, places)
+        described = FileBlocks(rows, rows, rows, rows, offsets)
         log.append(LoggedFile(DataFile(f"/f{number}"), position, described, number))
     return log
 
 
-def place_by_counting(blocks: tuple[int, ...], row: int) -> Place:
+def point_by_counting(blocks: tuple[int, ...], row: int) -> SeekPoint:
     owners = [(first, number) for number in range(len(blocks)) for first in [sum(blocks[:number])] if first <= row]
     first, number = owners[-1]
-    return Place(first, 100 * (number + 1))
+    return SeekPoint(first, 100 * (number + 1))
 
 
 @given(
@@ -45,8 +45,8 @@ def test_a_range_begins_at_the_block_of_its_first_row(
     by_path = {file.file.path: file for file in log}
     for ranges, _ in cut_ranges(log, start, stop, rows_per_range):
         for part in ranges:
-            expected = place_by_counting(tuple(by_path[part.file.path].blocks.rows.tolist()), part.start)
-            assert part.place == by_path[part.file.path].place_of(part.start) == expected
+            expected = point_by_counting(tuple(by_path[part.file.path].blocks.rows.tolist()), part.start)
+            assert part.seek_point == by_path[part.file.path].seek_point(part.start) == expected
 
 
 @given(
@@ -62,7 +62,7 @@ def test_a_file_that_is_read_from_its_beginning_only_is_not_shared(
     parts = [part for ranges, _ in cut_ranges(log, start, stop, rows_per_range) for part in ranges]
     assert len({part.file.path for part in parts}) == len(parts)
     assert sum(part.stop - part.start for part in parts) == stop - start
-    assert all(part.place is None for part in parts)
+    assert all(part.seek_point is None for part in parts)
 
 
 @given(

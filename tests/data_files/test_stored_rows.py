@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import fs
 
 from alignment.timestamps import FieldTimestampAssigner
-from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, Place, StoredColumn, StoredFile
+from streaming_source.data_files.file import DataFile, DeletedRows, FileRows, SeekPoint, StoredColumn, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.stored_names import StoredNames
 from tests.examples import examples
@@ -40,12 +40,12 @@ def test_rows_that_are_deleted_are_seen_nowhere(kept: list[bool], group: int, da
 
         assert int(blocks.rows.sum()) == len(live)
         first = 0
-        for rows, low, high, at in zip(blocks.rows, blocks.min_us, blocks.max_us, blocks.places or (), strict=True):
+        for rows, low, high, at in zip(blocks.rows, blocks.min_us, blocks.max_us, blocks.offsets or (), strict=True):
             of_block = [time for time, _ in live[first : first + rows]]
             assert (min(of_block), max(of_block)) == (low, high)
             start = data.draw(st.integers(first, first + int(rows)))
             stop = data.draw(st.integers(start, len(live)))
-            part = FileRows(file, start, stop, Place(first, at))
+            part = FileRows(file, start, stop, SeekPoint(first, at))
             assert reading.event_times(part, SCHEMA, ASSIGNER).tolist() == [time for time, _ in live[start:stop]]
             found = list(reading.read_rows(part, SCHEMA))
             assert [n for block in found for n in block.batch["n"].to_pylist()] == [n for _, n in live[start:stop]]

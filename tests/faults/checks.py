@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streaming_source.coordinator.group_place import member_from_json
+from streaming_source.coordinator.group_location import member_from_json
 from tests.spark.support import SECOND
 
 __all__ = [

@@ -42,7 +42,7 @@ def same(left: WaitingFile, right: WaitingFile) -> bool:
     assert b is not None
     columns = ("rows", "min_us", "max_us", "valid_min_us")
     return left.file == right.file and (
-        all((getattr(a, name) == getattr(b, name)).all() for name in columns) and a.places == b.places
+        all((getattr(a, name) == getattr(b, name)).all() for name in columns) and a.offsets == b.offsets
     )
 
 

@@ -22,7 +22,7 @@ from alignment import WatermarkStrategy
 from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.connectors.files import FileSource
-from streaming_source.coordinator.group_place import member_from_json
+from streaming_source.coordinator.group_location import member_from_json
 from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file, write_logs
 
 DRIFT = 60 * SECOND

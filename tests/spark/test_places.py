@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from alignment.groups import SourceReport
 from streaming_source import late_records, read_stream
-from streaming_source.coordinator.group_place import member_from_json
+from streaming_source.coordinator.group_location import member_from_json
 from tests.docs.pages import ROOT
 from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file

@@ -25,7 +25,7 @@ _TRIED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The place of event times in a record.
+    """Where event times are in a record.
 
     Parameters
     ----------

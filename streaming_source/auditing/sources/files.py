@@ -46,7 +46,7 @@ class FilesSource(AuditedSource):
 
     Parameters
     ----------
-    checkpoint, place
+    checkpoint, number
         The query, and which of its sources this is.
     moved_to
         The directory in which the files are now; None if they were not moved.
@@ -59,16 +59,16 @@ class FilesSource(AuditedSource):
     def __init__(
         self,
         checkpoint: Checkpoint,
-        place: int,
+        number: int,
         event_time: EventTime,
         *,
         moved_to: str | None = None,
         options: Mapping[str, str],
         storage: StorageOptions = NO_STORAGE_OPTIONS,
     ) -> None:
-        self._place = place
+        self._number = number
         last = checkpoint.batches[-1].ends if checkpoint.batches else checkpoint.purged_until or ()
-        self._logged = file_log(checkpoint.log, checkpoint.source_names[place], _log_offset(last[place]))
+        self._logged = file_log(checkpoint.log, checkpoint.source_names[number], _log_offset(last[number]))
         uris = [one.uri for one in self._logged]
         self.root = _common_directory(uris)
         self.name = moved_to or unquote(self.root)
@@ -101,7 +101,7 @@ class FilesSource(AuditedSource):
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
         """Yield each file once."""
-        ends = [_log_offset(batch.ends[self._place]) for batch in batches]
+        ends = [_log_offset(batch.ends[self._number]) for batch in batches]
         purged = _log_offset(purged_until)
         for one in self._logged:
             if one.entry > (ends[-1] if ends else purged):
@@ -158,7 +158,7 @@ class FilesSource(AuditedSource):
         latest = NO_TIMESTAMP
         time = EventTime(column, zone=zone)
         for one in self._logged:
-            if _log_offset(batch.starts[self._place]) < one.entry <= _log_offset(batch.ends[self._place]):
+            if _log_offset(batch.starts[self._number]) < one.entry <= _log_offset(batch.ends[self._number]):
                 file = self._files.at(one.uri)
                 schema = _column_of(self._format.schema_of(file), time)
                 blocks = self._format.describe(file, schema, time.assigner(), "auto")
@@ -177,8 +177,8 @@ class StoredFiles:
     ) -> None:
         self._prefix = len(root)
         # Paths in a log are percent-encoded, as in a URI; a local path from a user is not.
-        place = unquote(root.removeprefix("file://")) if root.startswith("file:/") else root
-        self._filesystem, self._root = Root(moved_to or place, _of(moved_to or place, storage)).open()
+        path = unquote(root.removeprefix("file://")) if root.startswith("file:/") else root
+        self._filesystem, self._root = Root(moved_to or path, _of(moved_to or path, storage)).open()
         self._archive = None if archive is None else Root(archive, _of(archive, storage)).open()
         self._path_in_archive = unquote(urlsplit(root).path)
 
@@ -227,8 +227,8 @@ def file_blocks(
         begin += rows
 
 
-def _of(place: str, storage: StorageOptions) -> StorageOptions:
-    return NO_STORAGE_OPTIONS if Root(place).is_local or place.startswith("file:") else storage
+def _of(path: str, storage: StorageOptions) -> StorageOptions:
+    return NO_STORAGE_OPTIONS if Root(path).is_local or path.startswith("file:") else storage
 
 
 def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:

@@ -46,7 +46,7 @@ class KafkaTopics(AuditedSource):
 
     Parameters
     ----------
-    checkpoint, place
+    checkpoint, number
         The query, and which of its sources this is.
     options
         Options of `aligned_kafka`: `kafka.bootstrap.servers` and other client settings, which no checkpoint has.
@@ -55,15 +55,15 @@ class KafkaTopics(AuditedSource):
     kind = "kafka"
 
     def __init__(
-        self, checkpoint: Checkpoint, place: int, event_time: EventTime, *, options: Mapping[str, str]
+        self, checkpoint: Checkpoint, number: int, event_time: EventTime, *, options: Mapping[str, str]
     ) -> None:
-        self._checkpoint, self._place = checkpoint, place
-        topics = sorted({part.topic for batch in checkpoint.batches for part in _offsets(batch.ends[place])})
+        self._checkpoint, self._number = checkpoint, number
+        topics = sorted({part.topic for batch in checkpoint.batches for part in _offsets(batch.ends[number])})
         self.name = ", ".join(topics)
         if not any(name.lower() == _SERVERS for name in options):
             raise OptionError(
-                f"source {place} reads {self.name} from Kafka, and the checkpoint does not keep its brokers; give them "
-                f"with -o {_SERVERS}=HOST:PORT"
+                f"source {number} reads {self.name} from Kafka, and the checkpoint does not keep its brokers; "
+                f"give them with -o {_SERVERS}=HOST:PORT"
             )
         given = {"brokerTimeout": "30 seconds", **options, "subscribe": ",".join(topics)}
         # Spark's source reads aborted transactions too, unless the user sets the isolation level.
@@ -89,7 +89,7 @@ class KafkaTopics(AuditedSource):
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
         """Yield each range of offsets that is not empty, partition by partition."""
         first = _offsets(purged_until) if purged_until is not None else self._initial()
-        last = _offsets(batches[-1].ends[self._place]) if batches else first
+        last = _offsets(batches[-1].ends[self._number]) if batches else first
         # A partition that was found later begins at 0: Spark reads it from its first record on.
         begins = {part: first.get(part, 0) for part in last}
         kept = self._kept(sorted(last))
@@ -102,7 +102,7 @@ class KafkaTopics(AuditedSource):
 
     def _initial(self) -> Offsets:
         """Return the offsets at which the query began, which the source logs before its first micro-batch."""
-        name = f"sources/{self._checkpoint.source_names[self._place]}/0"
+        name = f"sources/{self._checkpoint.source_names[self._number]}/0"
         data = self._checkpoint.log.bytes_of(name)
         try:
             if data is None:
@@ -126,7 +126,7 @@ class KafkaTopics(AuditedSource):
     ) -> Iterator[SplitRead]:
         ranges: list[tuple[CommittedBatch, int, int]] = []
         for batch in batches:
-            end = _offsets(batch.ends[self._place]).get(part, begin)
+            end = _offsets(batch.ends[self._number]).get(part, begin)
             if end > begin:
                 ranges.append((batch, begin, end))
             begin = max(begin, end)

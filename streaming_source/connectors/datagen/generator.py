@@ -96,10 +96,10 @@ class RecordGenerator:
         start_us = self.start_us + np.where(positions >= self.idle_after, gap_us, 0) if gap_us else self.start_us
         if not self.disorder_us:
             return start_us + _passed_us(positions, step_ns)
-        place = positions % PERIOD
-        straggler = place == 1
+        step = positions % PERIOD
+        straggler = step == 1
         back = (self._hash(split, _TIME, positions) % np.uint64(self.disorder_us + 1)).astype(np.int64)
-        back = np.where(place == 0, 0, np.where(straggler, self.disorder_us, back))
+        back = np.where(step == 0, 0, np.where(straggler, self.disorder_us, back))
         times: Int64Array = start_us + _passed_us(positions - straggler, step_ns) - back
         return times
 
@@ -137,7 +137,7 @@ class RecordGenerator:
         return pa.array((self._hash(split, _VALUE, positions) >> np.uint64(11)) * 2.0**-53)
 
     def _hash(self, split: int, purpose: int, positions: Int64Array) -> UInt64Array:
-        """64 bits for each position: the SplitMix64 sequence of one split and purpose, at any place of it."""
+        """64 bits for each position: the SplitMix64 sequence of one split and purpose, at any position of it."""
         origin = _mix(_mix(_mix(self.seed & _MASK) + split) + purpose)
         bits = positions.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(origin)
         bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -40,7 +40,7 @@ class WaitingFile(NamedTuple):
         path, blocks = self.file.relative_path.encode(), None
         if self.blocks is not None:
             of_times = (self.blocks.min_us, self.blocks.max_us, self.blocks.valid_min_us)
-            blocks = (*(column.tobytes() for column in (self.blocks.rows, *of_times)), self.blocks.places)
+            blocks = (*(column.tobytes() for column in (self.blocks.rows, *of_times)), self.blocks.offsets)
         return b"".join((key, path, b"\0", pickle.dumps((self.file.modified_ms, self.file.size, blocks))))
 
     @staticmethod
@@ -49,9 +49,9 @@ class WaitingFile(NamedTuple):
         end = data.index(b"\0", start)
         modified_ms, size, blocks = pickle.loads(memoryview(data)[end + 1 :])
         if blocks is not None:
-            *columns, places = blocks
+            *columns, offsets = blocks
             rows, low, high, earliest = (np.frombuffer(column, np.int64) for column in columns)
-            blocks = FileBlocks(rows, low, high, earliest, places)
+            blocks = FileBlocks(rows, low, high, earliest, offsets)
         return WaitingFile(ListedFile.of(data[start:end].decode(), modified_ms, size), blocks)
 
 

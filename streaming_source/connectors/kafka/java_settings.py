@@ -119,11 +119,11 @@ def _login(left: dict[str, str]) -> dict[str, str]:
 
 
 def _truststore(left: dict[str, str]) -> dict[str, str]:
-    place, kind = left.pop("ssl.truststore.location", None), left.pop("ssl.truststore.type", None)
+    path, kind = left.pop("ssl.truststore.location", None), left.pop("ssl.truststore.type", None)
     password = left.pop("ssl.truststore.password", None)
-    if place is None:
+    if path is None:
         return {}
-    kind = _kind(place, kind)
+    kind = _kind(path, kind)
     if kind != "PEM":
         raise _cannot(
             "ssl.truststore.location",
@@ -132,18 +132,18 @@ def _truststore(left: dict[str, str]) -> dict[str, str]:
         )
     if password is not None:
         raise _cannot("ssl.truststore.password", "a truststore of type PEM has none; leave it out")
-    return {"ssl.ca.location": place}
+    return {"ssl.ca.location": path}
 
 
 def _keystore(left: dict[str, str]) -> dict[str, str]:
-    place, kind = left.pop("ssl.keystore.location", None), left.pop("ssl.keystore.type", None)
-    if place is None:
+    path, kind = left.pop("ssl.keystore.location", None), left.pop("ssl.keystore.type", None)
+    if path is None:
         return {}
-    kind = _kind(place, kind)
+    kind = _kind(path, kind)
     if kind == "PEM":
-        return {"ssl.certificate.location": place, "ssl.key.location": place}
+        return {"ssl.certificate.location": path, "ssl.key.location": path}
     if kind == "PKCS12":
-        return {"ssl.keystore.location": place}
+        return {"ssl.keystore.location": path}
     raise _cannot(
         "ssl.keystore.location",
         f"a keystore of type {kind} is read by Java alone; write it as PKCS12 (keytool -importkeystore -srckeystore "
@@ -151,9 +151,9 @@ def _keystore(left: dict[str, str]) -> dict[str, str]:
     )
 
 
-def _kind(place: str, kind: str | None) -> str:
+def _kind(path: str, kind: str | None) -> str:
     """Return the type of a store: the given one, that of the ending of its name, or Java's default."""
-    return kind.strip().upper() if kind else _ENDINGS.get(place[place.rfind(".") :].lower(), "JKS")
+    return kind.strip().upper() if kind else _ENDINGS.get(path[path.rfind(".") :].lower(), "JKS")
 
 
 def _cannot(name: str, why: str) -> OptionError:

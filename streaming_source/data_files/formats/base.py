@@ -18,7 +18,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
 from streaming_source.data_files.evolution import with_given
-from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.file import Block, FileBlocks, FileRows, SeekPoint, StoredFile
 from streaming_source.exceptions import DataLossError, MalformedDataError
 
 __all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_in"]
@@ -32,7 +32,7 @@ _ALL: Final = sys.maxsize
 
 
 class Chunk(NamedTuple):
-    """Consecutive rows of a file, not decoded yet: `rows` rows from number `first` on; for `at` see `Place`."""
+    """Consecutive rows of a file, not decoded yet: `rows` rows from number `first` on; for `at` see `SeekPoint`."""
 
     first: int
     rows: int
@@ -48,13 +48,13 @@ class OpenFile(ABC):
 
     @abstractmethod
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
-        """Yield the chunks from the place of the rows on; from the beginning if the file does not seek.
+        """Yield the chunks from the seek point of the rows on; from the start of the file if the file does not seek.
 
         Each chunk has at least the columns of `schema`. Chunks after the rows may be left out.
         """
 
-    def stored_place(self, place: Place) -> Place:
-        """Return a place with its row's number in the file, which counts deleted rows too."""
+    def stored_point(self, point: SeekPoint) -> SeekPoint:
+        """Return a seek point with its row's number in the file, which counts deleted rows too."""
         raise NotImplementedError(f"{type(self).__name__} has no files of which rows are deleted")
 
     def cut(self, chunk: Chunk, begin: int, stop: int) -> Chunk:
@@ -183,7 +183,7 @@ def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: Time
 def _times(
     source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
 ) -> Iterator[tuple[Int64Array, int]]:
-    """Yield `(event times, place)` of each chunk that has some of the rows."""
+    """Yield `(event times, offset)` of each chunk that has some of the rows."""
     if (columns := assigner.columns) is not None:
         needed = {top_level_column(column, schema.names) for column in columns}
         schema = pa.schema([field for field in schema if field.name in needed])
@@ -207,8 +207,8 @@ def _decoded(
         return
     # The range of these rows by their numbers in the file, which counts deleted rows too.
     last = _ALL if rows.stop == _ALL else deleted.row_of(rows.stop - 1) + 1
-    place = None if rows.place is None else source.stored_place(rows.place)
-    stored = FileRows(rows.file, deleted.row_of(rows.start), last, place)
+    point = None if rows.seek_point is None else source.stored_point(rows.seek_point)
+    stored = FileRows(rows.file, deleted.row_of(rows.start), last, point)
     number = rows.start
     for chunk, batch, dropped in _stored(source, stored, schema):
         kept = ~deleted.among(chunk.first, chunk.rows)

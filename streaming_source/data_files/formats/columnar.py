@@ -20,7 +20,7 @@ from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, names_in, own_columns
 from streaming_source.data_files.faults import malformed_as, opened
-from streaming_source.data_files.file import Block, FileBlocks, FileRows, Place, StoredFile
+from streaming_source.data_files.file import Block, FileBlocks, FileRows, SeekPoint, StoredFile
 from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
 from streaming_source.exceptions import MalformedDataError
 
@@ -54,7 +54,7 @@ class _ColumnarFile(OpenFile):
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
         # At least one column is read, to count the rows.
         columns = own_columns(self.schema.names, schema.names) or self.schema.names[:1]
-        row, number = (rows.place if self.seeks else None) or Place(0, 0)
+        row, number = (rows.seek_point if self.seeks else None) or SeekPoint(0, 0)
         batches = self.batches(columns, number, rows.stop)
         while True:
             with malformed_as(f"{self.path}: cannot be read as {self._name_of_format} after row {row}"):
@@ -231,7 +231,7 @@ class ParquetFormat(_ColumnarFormat):
                         "option indexing = auto reads the column where they are missing"
                     )
                 else:
-                    rows = FileRows(file, number, number + count, Place(number, group))
+                    rows = FileRows(file, number, number + count, SeekPoint(number, group))
                     blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
                 number += count
             return FileBlocks.of(blocks, seeks=parquet.seeks, columns=parquet.columns)
@@ -273,9 +273,9 @@ class _ParquetFile(_ColumnarFile):
         self.groups = [_RowGroup(*group) for group in zip(range(len(counts)), firsts, counts, strict=False) if group[2]]
         """The row groups that have rows."""
 
-    def stored_place(self, place: Place) -> Place:
-        group = self.groups[bisect_left(self.groups, place.at, key=attrgetter("number"))]
-        return Place(group.first, place.at)
+    def stored_point(self, point: SeekPoint) -> SeekPoint:
+        group = self.groups[bisect_left(self.groups, point.at, key=attrgetter("number"))]
+        return SeekPoint(group.first, point.at)
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows from a row group on; small groups are read together."""
@@ -303,9 +303,9 @@ class _ParquetFile(_ColumnarFile):
         if self._names is not None:
             name = self._names.path_in(self._file.schema_arrow, name)
         columns = self._footer.schema
-        places = [i for i in range(len(columns)) if columns.column(i).path == name]
+        indices = [i for i in range(len(columns)) if columns.column(i).path == name]
         # A column `a.b` and the field `b` of a column `a` have the same path.
-        return places[0] if len(places) == 1 else None
+        return indices[0] if len(indices) == 1 else None
 
     def bounds(self, group: int, column: int | None, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
         """Return smallest, largest and smallest valid event time of a row group; None if its statistics lack them."""

@@ -63,9 +63,9 @@ class LineFile(OpenFile):
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
         row = 0
-        if rows.place is not None and self.seeks:
-            row = rows.place.row
-            self._go_to(rows.place.at)
+        if rows.seek_point is not None and self.seeks:
+            row = rows.seek_point.row
+            self._go_to(rows.seek_point.at)
         for offset, data in self.runs():
             count = self._format.count(data)
             yield Chunk(row, count, offset, data)

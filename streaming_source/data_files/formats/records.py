@@ -170,10 +170,10 @@ class RecordFormat(LineFormat):
 
     def _in_files(self, schema: pa.Schema) -> list[pa.Field]:
         """Return the columns that are in the files, without those that the format adds."""
-        place = schema.get_field_index(self.corrupt_column)
-        if place >= 0 and schema.field(place).type != pa.string():
+        index = schema.get_field_index(self.corrupt_column)
+        if index >= 0 and schema.field(index).type != pa.string():
             raise SchemaError(
-                f"column {self.corrupt_column!r} is {schema.field(place).type}: it takes the text of malformed records "
+                f"column {self.corrupt_column!r} is {schema.field(index).type}: it takes the text of malformed records "
                 "and must be string; name another one with columnNameOfCorruptRecord"
             )
         return [field for field in schema if field.name not in (self.corrupt_column, self.rescued_column)]
@@ -203,9 +203,9 @@ class RecordFormat(LineFormat):
         batch = self._attempt(run.content, run.rows, file.names, raw)
         if batch is None:
             batch, malformed = self._salvaged(run, file.names, raw)
-        for place, field in enumerate(fields):
+        for index, field in enumerate(fields):
             pattern = self._patterns[pa.types.is_date(field.type)]
-            columns[field.name], unreadable = typed(batch.column(place), field.type, pattern, self.time_zone or UTC)
+            columns[field.name], unreadable = typed(batch.column(index), field.type, pattern, self.time_zone or UTC)
             if unreadable is not None:
                 malformed |= unreadable
         found = malformed if malformed.any() else None

@@ -16,7 +16,7 @@ from alignment.combine import SplitStatus
 from alignment.group_events import Member
 from alignment.groups import Lookahead, SourceReport, TriggerPart
 
-__all__ = ["GroupPlace", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
+__all__ = ["GroupLocation", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
 _PROC: Final = Path("/proc")
 
@@ -53,11 +53,11 @@ def seen_from_another_host(member: Member, shift_us: int = 0) -> Member:
     return replace(member, pid=_ALWAYS_THERE, at_us=at_us, until_us=at_us + lease_us)
 
 
-class GroupPlace(ABC):
+class GroupLocation(ABC):
     """Has one small text of each member of each group: the last that the member wrote.
 
     A member writes its own text alone, and reads those of all; any may remove that of a member that has ended. Nothing
-    here must survive the machine: reports are worth their lease. A `SourceError` is raised where the place cannot be
+    here must survive the machine: reports are worth their lease. A `SourceError` is raised where the location cannot be
     reached. From any thread and process.
     """
 
