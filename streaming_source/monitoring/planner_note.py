@@ -59,6 +59,11 @@ class PlannerNote:
     error: str | None = None
     report: WatermarkReport | None = None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether its process has ended neither by an error nor by Spark."""
+        return not (self.runs or self.was_closed or self.error)
+
 
 class Writer:
     """Leaves the note of this process. Where that cannot be done it leaves none: the query goes on without.

@@ -86,17 +86,20 @@ class QueryState:
     def end_with(self, notes: Sequence[PlannerNote]) -> QueryEnd | None:
         """Return the end with what the checkpoint and the notes of the planners have in addition.
 
-        Spark knows of a planner that was killed only that it has ended, and nothing of another run.
+        Spark knows of a planner that was killed only that a connection ended, and nothing of another run.
         """
         if self.end is None:
             return None
         others = [note.pid for note in notes if note.runs]
         end = replace(self.end, is_gone=_is_gone(self.checkpoint), other_pid=others[0] if others else None)
-        if end.error == _NO_MESSAGE:
-            by_notes = end_by_notes(notes)
-            known = None if by_notes is None else by_notes.error
-            end = replace(end, error=known or f"{_NO_MESSAGE}: the process of its planner was killed, or crashed")
-        return end
+        is_unknown = end.error == _NO_MESSAGE
+        if end.error is None or not (is_unknown or (notes and notes[0].was_killed)):
+            return end
+        by_notes = end_by_notes(notes)
+        if by_notes is None or by_notes.error is None:
+            return replace(end, error=f"{_NO_MESSAGE}: the process of its planner was killed, or crashed")
+        spark = "" if is_unknown else f". Spark's error is: {end.error}"
+        return replace(end, error=f"{by_notes.error}{spark}")
 
 
 def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
@@ -104,7 +107,7 @@ def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
     for note in notes:
         if note.error is not None:
             return QueryEnd(note.error, note.at_us, pid=note.pid, is_gone=False)
-        if not note.runs and not note.was_closed:
+        if note.was_killed:
             error = f"its planner, process {note.pid}, was killed or has crashed, as where memory runs out"
             return QueryEnd(error, None, pid=note.pid, is_gone=False)
     if not notes or any(note.runs for note in notes):

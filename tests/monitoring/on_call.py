@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -77,7 +79,7 @@ class OnCall:
     released: threading.Event = field(default_factory=threading.Event)
     tick: Callable[[], None] = field(default=lambda: None)
     files: int = 0
-    others: list[StreamingQuery] = field(default_factory=list)
+    others: list[StreamingQuery | Application] = field(default_factory=list)
 
     @property
     def checkpoint(self) -> str:
@@ -290,6 +292,30 @@ def start_it_twice(on_call: OnCall) -> None:
     on_call.query = first
 
 
+def seldom_triggered(on_call: OnCall) -> None:
+    _two_splits(on_call, trigger={"processingTime": "5 seconds"}, idleTimeout="1 hour")
+
+
+class Application:
+    """Another one, with the same query on the same checkpoint: what `python -m tests.monitoring.on_call FOLDER` is."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "tests.monitoring.on_call", str(folder)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def stop(self) -> None:
+        """End it when its standard input ends."""
+        self._process.communicate()
+
+
+def start_another_application(on_call: OnCall) -> None:
+    on_call.others.append(Application(on_call.folder))
+    # It comes first, as it waits for no trigger.
+    on_call.let_come(["a", "b"])
+
+
 def delete_the_checkpoint(on_call: OnCall) -> None:
     shutil.rmtree(on_call.checkpoint)
     on_call.add("a", 100)
@@ -338,6 +364,16 @@ def damaged_file(on_call: OnCall) -> None:
     _two_splits(on_call)
     on_call.query.processAllAvailable()
     (on_call.folder / "in" / "a" / "part-900.parquet").write_bytes(b"nothing that Parquet knows")
+
+
+def file_without_permission(on_call: OnCall) -> None:
+    """Another user than root must do it: root may read all."""
+    _two_splits(on_call)
+    on_call.query.processAllAvailable()
+    on_call.add("a", 20, folder="staged")
+    (staged,) = (on_call.folder / "staged" / "a").iterdir()
+    staged.chmod(0)
+    staged.replace(on_call.folder / "in" / "a" / staged.name)
 
 
 def function_that_fails(on_call: OnCall) -> None:
@@ -570,6 +606,19 @@ COURSES: tuple[Course, ...] = (
         ),
     ),
     Course(
+        file_without_permission,
+        (
+            Situation(
+                "a permission is lost",
+                "failed",
+                "a",
+                ("query",),
+                ("Permission denied", "part-003.parquet"),
+                logs=("Permission denied",),
+            ),
+        ),
+    ),
+    Course(
         function_that_fails,
         (
             Situation(
@@ -682,6 +731,22 @@ COURSES: tuple[Course, ...] = (
         ),
     ),
     Course(
+        seldom_triggered,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "another application has its checkpoint",
+                "failed",
+                "any",
+                ("query",),
+                ("CONCURRENT_STREAM_LOG_UPDATE", "Do not start this one again"),
+                stored="nothing",
+                logs=("CONCURRENT_STREAM_LOG_UPDATE",),
+                act=start_another_application,
+            ),
+        ),
+    ),
+    Course(
         all_read,
         (
             Situation("a query is well", "nothing", "a", ()),
@@ -724,3 +789,11 @@ COURSES: tuple[Course, ...] = (
         ),
     ),
 )
+
+
+if __name__ == "__main__":
+    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
+    OnCall(session.getOrCreate(), Path(sys.argv[1])).start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    print("started", flush=True)
+    sys.stdin.read()

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from alignment.explain import QueryEnd
+from streaming_source.monitoring.planner_note import PlannerNote
+from streaming_source.monitoring.query_state import QueryState
 from tests.monitoring.situations import Situation, sink_hangs
 
 CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 3."
@@ -47,3 +50,33 @@ def test_an_error_without_a_message_is_of_a_planner_that_is_gone(tmp_path: Path,
     wrapped = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {error}"
     text = said(sink_hangs(tmp_path).fail(wrapped))
     assert "an error without a message: the process of its planner was killed, or crashed." in text
+
+
+RESET = "java.net.SocketException: Connection reset"
+KILLED = "its planner, process 7, was killed or has crashed, as where memory runs out"
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ({}, f"{KILLED}. Spark's error is: {RESET}"),
+        ({"was_closed": True}, RESET),
+        ({"runs": True}, RESET),
+        ({"error": "ValueError: a damaged file"}, RESET),
+    ],
+    ids=["killed", "closed", "runs", "failed"],
+)
+def test_a_planner_that_was_killed_is_named_before_the_connection_that_broke(
+    left: dict[str, object], said: str
+) -> None:
+    older = PlannerNote("n", 6, 1, "r", runs=False)
+    note = PlannerNote("n", 7, 2, "r", **{"runs": False, **left})  # type: ignore[arg-type]
+    end = QueryState(None, QueryEnd(RESET, None), False, None).end_with([note, older])
+    assert end is not None
+    assert end.error == said
+
+
+def test_a_query_that_was_stopped_has_not_failed_though_its_planner_was_killed_then() -> None:
+    end = QueryState(None, QueryEnd(None, None), False, None).end_with([PlannerNote("n", 7, 2, "r", runs=False)])
+    assert end is not None
+    assert end.error is None

@@ -1,7 +1,7 @@
 """Asks in each situation of a person on call what is wrong, in three ways: the query, the command line and the log.
 
-`python -m tests.monitoring.three_ways FOLDER LOG` goes through all of them. The standard error of its Spark
-goes to the file LOG. It prints what was wrong.
+`python -m tests.monitoring.three_ways FOLDER LOG [NAME...]` goes through all of them, or through those courses. The
+standard error of its Spark goes to the file LOG. It prints what was wrong.
 """
 
 from __future__ import annotations
@@ -126,4 +126,5 @@ if __name__ == "__main__":
     session = session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
     # Its progress bar would stand before lines of the log.
     session = session.config("spark.ui.showConsoleProgress", "false")
-    sys.exit(bool(run(session.getOrCreate(), Path(sys.argv[1]), COURSES, Path(sys.argv[2]))))
+    wanted = [course for course in COURSES if not sys.argv[3:] or course.begin.__name__ in sys.argv[3:]]
+    sys.exit(bool(run(session.getOrCreate(), Path(sys.argv[1]), wanted, Path(sys.argv[2]))))
