@@ -128,8 +128,9 @@ def test_with_a_bound_on_what_is_there_rows_are_lost(spark: SparkSession, kind: 
         spark, tmp_path, kind, lateness="bounded", maxOutOfOrderness="1 minute", maxRowsPerTrigger=600
     )
 
-    assert windows.total() + dropped == ROWS
-    assert dropped > ROWS // 2
+    # Spark aggregates first, and counts what it drops in aggregated rows.
+    assert windows.total() < ROWS // 2
+    assert dropped
 
 
 @pytest.mark.soak
