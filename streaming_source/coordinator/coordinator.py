@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
@@ -227,19 +228,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         drained, this waits until it has read ahead to its end.
         """
         self.end_batch()
-        if self._group is None:
+        with nullcontext() if self._group is None else self._group.call():
             return self._advance(max_rows)
-        self._group.start_call()
-        try:
-            return self._advance(max_rows)
-        finally:
-            self._group.end_call()
 
     def _advance(self, max_rows: int | None) -> SourceState[SplitT, CheckpointT]:
         has_discovered = not self._started
         if not self._started:
             self.start()
-        engine, event_times, group = self.runtime.engine, self.runtime.event_times, self._group
+        engine, event_times = self.runtime.engine, self.runtime.event_times
         while True:
             self.host.run()
             self._take_added()
@@ -248,9 +244,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
-            is_due = engine.is_due or self._announces_end or self._ends_wait()
-            is_due = is_due or (group is not None and group.may_go_on)
-            if is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
+            if self._is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
                 return self.state
             if not self.is_draining:
                 if has_discovered:
@@ -258,15 +252,27 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self._discover_more()
                 has_discovered = True
             elif event_times.is_at_rest and not event_times.probe_last(engine.table.holders()):
-                if group is None or not group.holds(engine.nearest_us()):
-                    self._warn_of_unread()
-                    return self.state
-                if group.wait_for_others():
-                    # A run ends when no source has anything to do: so this one plans a micro-batch without records.
-                    self._plan(max_rows, goes_on=True)
+                if self._ends_trigger(max_rows):
                     return self.state
             else:
                 self.host.calls.wait()
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether there may be something to plan."""
+        is_due = self.runtime.engine.is_due or self._announces_end or self._ends_wait()
+        return is_due or (self._group is not None and self._group.may_go_on)
+
+    def _ends_trigger(self, max_rows: int | None) -> bool:
+        """Return whether a run (AvailableNow) that has nothing to plan has done so in this trigger, or for good."""
+        if self._group is None or not self._group.holds(self.runtime.engine.nearest_us()):
+            self._warn_of_unread()
+            return True
+        if self._group.wait_for_others():
+            # A run ends when no source has anything to do: so this one plans a micro-batch without records.
+            self._plan(max_rows, goes_on=True)
+            return True
+        return False
 
     def end_batch(self) -> None:
         """Record that the last micro-batch is done: Spark has called for the next one, or reported progress. O(1)."""

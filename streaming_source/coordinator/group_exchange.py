@@ -7,7 +7,8 @@ import os
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, assert_never
 
 from alignment import group_events
@@ -121,11 +122,14 @@ class GroupExchange:
     def resume(self, watermark: int | None, announced_us: int) -> None:
         self._take(group_events.Resumed(self.now_us(), watermark, announced_us))
 
-    def start_call(self) -> None:
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Spark asks for the next micro-batch: what is planned meanwhile, or not, is of one trigger."""
         self._take(group_events.CallStarted(self.now_us()))
-
-    def end_call(self) -> None:
-        self._take(group_events.CallEnded(self.now_us()))
+        try:
+            yield
+        finally:
+            self._take(group_events.CallEnded(self.now_us()))
 
     def start_plan(self) -> Sequence[Event]:
         """Return what the others let the engine do in the plan that follows."""

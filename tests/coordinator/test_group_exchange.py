@@ -241,11 +241,10 @@ def test_an_idle_source_follows_the_others_only_where_its_own_watermark_is_that_
         GroupExchange(location, "g", 10, INTERVAL_US, clock, in_one_query=True, follows=follows) for _ in range(2)
     )
     for member in (silent, other):
-        member.start_call()
-        member.start_plan()
-        member.end_plan(Progress(announced_us=700, watermark=700) if member is other else Progress(status=IDLE))
-        member.end_call()
-    silent.start_call()
-    assert [event for event in silent.start_plan() if isinstance(event, IdleWatermarkMoved)] == (
-        [IdleWatermarkMoved(700)] if follows else []
-    )
+        with member.call():
+            member.start_plan()
+            member.end_plan(Progress(announced_us=700, watermark=700) if member is other else Progress(status=IDLE))
+    with silent.call():
+        assert [event for event in silent.start_plan() if isinstance(event, IdleWatermarkMoved)] == (
+            [IdleWatermarkMoved(700)] if follows else []
+        )
