@@ -116,6 +116,8 @@ class Engine:
         self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._idle_watermark_us: int = MIN_WATERMARK
+        # What the source has emitted for all its splits.
+        self._source_us: int = MIN_WATERMARK
         self._no_more_splits = False
         # Since when only what is there is read (AvailableNow); None otherwise.
         self._drains_from_us: int | None = None
@@ -171,6 +173,9 @@ class Engine:
             case events.IdleWatermarkMoved():
                 self._changed |= event.watermark_us > self._idle_watermark_us
                 self._idle_watermark_us = event.watermark_us
+            case events.SourceWatermarkMoved():
+                self._changed |= event.watermark_us > self._source_us
+                self._source_us = max(event.watermark_us, self._source_us)
             case events.TimeLimitMoved():
                 self._settle()
                 self.index.limit_times(event.limit_us, self.table.positions)
@@ -192,6 +197,7 @@ class Engine:
         self.complete = set(self.abandoned)
         self._no_more_splits = False
         self.horizon_us = MAX_WATERMARK
+        self._source_us = MIN_WATERMARK
         self.last_plan = self._pending = None
         self._reads_at_us = MAX_WATERMARK
         self._stands_since_us = event.at_us
@@ -344,6 +350,7 @@ class Engine:
         return PlanConditions(
             max_rows=max_rows,
             group_limit_us=self._group_limit_us,
+            source_us=self._source_us,
             horizon_us=self.horizon_us,
             idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
             complete=self._among(self.complete),

@@ -31,6 +31,7 @@ __all__ = [
     "RangeReport",
     "RangesReported",
     "Restored",
+    "SourceWatermarkMoved",
     "SplitAbandoned",
     "SplitCompleted",
     "SplitsAssigned",
@@ -189,6 +190,16 @@ class IdleWatermarkMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceWatermarkMoved:
+    """The source emits a watermark for all its splits: no record that it finds from now on is at or before it.
+
+    But late ones. What it has found already and is unread may be.
+    """
+
+    watermark_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLimitMoved:
     """Event times of unread records from `limit_us` on are invalid: such records move no watermark."""
 
@@ -246,6 +257,7 @@ Event: TypeAlias = (
     | RangesReported
     | GroupLimitMoved
     | IdleWatermarkMoved
+    | SourceWatermarkMoved
     | TimeLimitMoved
     | DrainStarted
     | EmitPeriodElapsed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "FAR_US",
     "LONG_AGO_US",
     "MAX_WATERMARK",
     "MIN_WATERMARK",
     "BoolArray",
+    "Claim",
     "Int64Array",
     "WatermarkGenerator",
     "WatermarkOutput",
@@ -46,8 +48,31 @@ unread one less 1 is a watermark.
 MAX_WATERMARK: Final = 2**63 - 1
 """The watermark after all records: none will ever come again. As a bound or a limit: there is none."""
 
+FAR_US: Final = 64_060_588_800_000_000
+"""The year 4000: event times are before it, and a watermark from there on is one of records that have ended."""
+
 LONG_AGO_US: Final = -(2**63)
 """The processing time before all others: of what has not happened, or before a restart."""
+
+
+class Claim(NamedTuple):
+    """The last claim of a writer of a table, the query of this id: by its micro-batch, in this version of the table.
+
+    No later commit of the writer has a row at or before `until_us`, but late ones: see `alignment.claims`.
+    """
+
+    writer: str
+    batch: int
+    until_us: int
+    version: int
+
+    @classmethod
+    def from_json(cls, written: Iterable[Iterable[Any]]) -> tuple[Claim, ...]:
+        """Return the claims of an offset, `[[writer, batch, until_us, version], ...]`.
+
+        A `TypeError` or `ValueError` if they are damaged.
+        """
+        return tuple(cls(str(writer), int(batch), int(us), int(version)) for writer, batch, us, version in written)
 
 
 class WatermarkOutput(Protocol):

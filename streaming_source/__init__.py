@@ -33,6 +33,7 @@ __all__ = [
     "__version__",
     "advise",
     "audit",
+    "complete_until",
     "cut_from",
     "explain",
     "from_source",
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     )
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.auditing import audit
+    from streaming_source.completeness import complete_until
     from streaming_source.connectors import DataGeneratorSource, DeltaSource, FileSource, IcebergSource, KafkaSource
     from streaming_source.history_cut import cut_from
     from streaming_source.monitoring.explained import explain
@@ -71,6 +73,7 @@ _HOMES = {
     ],
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.auditing": ["audit"],
+    "streaming_source.completeness": ["complete_until"],
     "streaming_source.connectors": ["DataGeneratorSource", "DeltaSource", "FileSource", "IcebergSource", "KafkaSource"],
     "streaming_source.history_cut": ["cut_from"],
     "streaming_source.monitoring.explained": ["explain"],

@@ -6,6 +6,7 @@ from alignment.exceptions import AlignmentError
 
 __all__ = [
     "CheckpointError",
+    "ClaimError",
     "DataLossError",
     "FileGoneError",
     "LateRecordError",
@@ -74,6 +75,10 @@ class OffsetError(SourceError, ValueError):
 
 class CheckpointError(SourceError, ValueError):
     """A directory is no checkpoint of a streaming query, or cannot be read as one."""
+
+
+class ClaimError(SourceError, ValueError):
+    """Up to when a table is complete does not follow from what its writer has committed."""
 
 
 class LateRecordError(SourceError):

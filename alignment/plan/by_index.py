@@ -86,6 +86,8 @@ def plan_micro_batch(
             limited_by = LimitedBy.ROWS
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
+    if rules.by_source:
+        watermarks = np.maximum(watermarks, conditions.source_us)
     waits = ends < available
     held, unread_us = _held(index, rules, ends, watermarks)
     return conclude(

@@ -144,6 +144,9 @@ def _combined(
     last_counted = statuses.copy()
     last_counted[finished & (watermarks > MIN_WATERMARK)] = SplitStatus.ACTIVE
     combined = max(combine_watermarks(held, counted).value for counted in (last_counted, statuses))
+    if rules.by_source:
+        # Whatever its splits are: one that was read to its end holds it no further than the source says, and no less.
+        combined, furthest = conditions.source_us, MIN_WATERMARK
     if finished.all():
         # All that is there was read. Without a split ever this is no watermark.
         combined = max(combined, furthest)

@@ -12,7 +12,7 @@ import numpy as np
 
 from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
-from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["PlanConditions", "PlanningRules", "bounding_splits", "share_evenly", "total"]
 
@@ -33,6 +33,9 @@ class PlanningRules:
     perfect
         The combined watermark never passes the smallest time that the index sees unread (option `lateness=none`). Where
         the index does not know that time, as inside of opaque blocks, the splits' own watermarks alone decide.
+    by_source
+        The source emits one watermark for all its splits, which the combined one follows (`PlanConditions.source_us`).
+        Only with `perfect`: what was found and is unread holds it. The splits have no bound.
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
     times
@@ -46,6 +49,7 @@ class PlanningRules:
     max_drift_us: int | None = None
     drains_past_caught_up: bool = False
     perfect: bool = False
+    by_source: bool = False
     bounded: bool = False
     times: EventTimeRange | None = None
     counts_outside: bool = True
@@ -55,6 +59,11 @@ class PlanningRules:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
+        if self.by_source and (self.out_of_orderness_us is not None or not self.perfect):
+            raise InvalidArgumentError(
+                f"by_source = True with out_of_orderness_us = {self.out_of_orderness_us} and perfect = {self.perfect}: "
+                "must be None and True, since the source emits the watermark"
+            )
 
     def late_up_to(self, announced_us: int) -> int:
         """Wanted records are late up to here, where this watermark was announced."""
@@ -73,6 +82,8 @@ class PlanConditions:
         Read limit, at least 1; None for no limit.
     group_limit_us
         The bound that other sources of the same alignment group set.
+    source_us
+        With `PlanningRules.by_source`: the watermark that the source has emitted; `MIN_WATERMARK` before the first.
     horizon_us
         Splits that the source knows and has not let join yet have no record earlier than this: nothing later is read,
         and the watermark stays below it. So of a great many splits only those need to be here that are read next.
@@ -89,6 +100,7 @@ class PlanConditions:
 
     max_rows: int | None = None
     group_limit_us: int = MAX_WATERMARK
+    source_us: int = MIN_WATERMARK
     horizon_us: int = MAX_WATERMARK
     idle: BoolArray | None = None
     complete: BoolArray | None = None

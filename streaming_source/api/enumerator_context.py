@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from alignment.event_time_range import ALL_TIMES, EventTimeRange
 from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SplitT
+from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -214,6 +215,16 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         Its blocks leave the index, and later ones are ignored. Records that were planned already are missing in their
         micro-batch.
         """
+
+    def emit_watermark(self, watermark_us: int) -> None:
+        """Emit a watermark for all splits: no record that is found from now on is at or before it, but late ones.
+
+        For an enumerator whose source has `emits_watermark`. What was found and is unread holds the watermark in any
+        case. It never goes back. Emit it again after a restart.
+        """
+        raise UnsupportedOperationError(
+            f"{type(self).__name__} takes no watermark of a source as a whole; let its splits emit them"
+        )
 
     @abstractmethod
     def set_horizon(self, event_time_us: int | None) -> None:

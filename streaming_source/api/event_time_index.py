@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic
 
 from streaming_source.api.enumerator import SplitRange
@@ -96,6 +96,12 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
 
         Called before each `assign_waiting` of a micro-batch whose rows are limited, as long as the limit is not
         reached: assign few splits at a time. Each call replaces the one before. By default nothing happens.
+        """
+
+    def count_late(self, late: Mapping[str, int]) -> None:
+        """Count the records of each split that the next state has read at or below the watermark, by split id.
+
+        Called before `snapshot_state`, for a source that knows whose they are. By default nothing happens.
         """
 
     def finished_between(

@@ -170,6 +170,14 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """
         return None
 
+    @property
+    def emits_watermark(self) -> bool:
+        """Whether its enumerator emits one watermark for all its splits: `SplitEnumeratorContext.emit_watermark`.
+
+        By default not. Such a source has an index of event times, and `WatermarkStrategy.from_source_watermarks()`.
+        """
+        return False
+
     @abstractmethod
     def create_enumerator(self, context: SplitEnumeratorContext[SplitT]) -> SplitEnumerator[SplitT, CheckpointT]:
         """The enumerator of a fresh start."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streaming_source.checkpoint.files import CheckpointFiles
 
-__all__ = ["entries_of", "partitions_of", "time_in", "versions_of", "window_in"]
+__all__ = ["entries_of", "partitions_of", "time_in", "versions_of", "window_in", "window_length"]
 
 _FILE: Final = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot)")
 _MAGIC: Final = b"LZ4Block"
@@ -55,6 +55,16 @@ def window_in(row: bytes, columns: int, place: int) -> tuple[int, int] | None:
         return None
     start, end = struct.unpack_from("<qq", row, (where >> 32) + _WORD)
     return start, end
+
+
+def window_length(files: CheckpointFiles, operator: int, columns: int, place: int) -> int | None:
+    """Return the length, in microseconds, of the newest window in the keys of an operator; None if none shows."""
+    for partition in partitions_of(files, operator):
+        for _, file in versions_of(files, partition):
+            for key, _ in entries_of(files, file, 1) or ():
+                if (found := window_in(key, columns, place)) is not None:
+                    return found[1] - found[0]
+    return None
 
 
 def time_in(row: bytes, columns: int, place: int) -> int | None:

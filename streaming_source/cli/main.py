@@ -17,6 +17,7 @@ from alignment.exceptions import AlignmentError, UnknownSplitError
 from alignment.sentence import aligned, watermark_text
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query
+from streaming_source.cli.complete import complete_table
 from streaming_source.cli.given_source import given_source, key_values
 from streaming_source.cli.simulate import simulate_source
 from streaming_source.cli.watch import watch_query
@@ -215,6 +216,7 @@ def report_on_query(
 
 
 app.command("watch")(_errors_in_one_line()(watch_query))
+app.command("complete")(_errors_in_one_line()(complete_table))
 
 
 @app.command()

@@ -590,6 +590,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if plan.late.any():
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
+            runtime.event_times.count_late({ids[slot]: int(late[slot]) for slot in np.flatnonzero(late)})
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
         self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)

@@ -241,6 +241,9 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def set_horizon(self, event_time_us: int | None) -> None:
         self._send(events.HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
+    def emit_watermark(self, watermark_us: int) -> None:
+        self._send(events.SourceWatermarkMoved(watermark_us))
+
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def start(self, restored_splits: Sequence[str] = ()) -> None:

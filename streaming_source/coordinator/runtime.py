@@ -113,7 +113,7 @@ def _generators_of(
 ) -> SplitGenerators | None:
     """What gives the watermarks, where no bound does."""
     strategy = rules.strategy
-    if not strategy.makes_own_watermarks:
+    if not strategy.makes_own_watermarks or rules.planning.by_source:
         return None
     # Here and not above: most queries have a bound.
     from alignment.split_generators import SourceWatermarks, UserGenerators

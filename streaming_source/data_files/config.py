@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
-from streaming_source.api.options import boolean, check_plain_types, choice, integer, option_field
+from streaming_source.api.options import boolean, check_plain_types, choice, duration_field, integer, option_field, text
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.data_files.stores import repr_without_secrets
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
 
-__all__ = ["ReadingConfig"]
+__all__ = ["ClaimOptions", "ReadingConfig"]
 
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
@@ -144,3 +145,32 @@ class ReadingConfig:
 @cache
 def _choices(kind: type[ReadingConfig]) -> dict[str, tuple[Any, ...]]:
     return {name: get_args(of) for name, of in get_type_hints(kind).items() if get_origin(of) is Literal}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ClaimOptions:
+    """Where the watermark comes from that the writers of a table claim."""
+
+    watermark_from: str | None = option_field(
+        None,
+        "watermarkFrom",
+        text,
+        "The checkpoints of the queries that write this, separated by commas; `old -> new` is one that another has "
+        "replaced. Its watermark is then what their commits claim: exact, without `maxOutOfOrderness` and "
+        "`idleTimeout`, and an error where nothing can be claimed. For queries of Spark as they are: see "
+        "docs/bronze-to-gold.md.",
+    )
+    claim_delay: timedelta | str | None = duration_field(
+        None,
+        "claimDelay",
+        0,
+        "With `watermarkFrom`: how far the event time of a row that comes may be behind the watermark of its writer, "
+        "where that does not follow from what the writer does (joins, sessions, state of your own, a column under "
+        "another name). You vouch for it.",
+        optional=True,
+    )
+
+    @property
+    def emits_watermark(self) -> bool:
+        """Whether the watermark comes from the writers."""
+        return self.watermark_from is not None

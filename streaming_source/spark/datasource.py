@@ -39,6 +39,7 @@ from streaming_source.spark.options import (
     FrameOptions,
     frame_options,
     read_rules,
+    source_strategy_of,
     strategy_of,
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
@@ -118,6 +119,11 @@ class AlignedDataSource:
                 "and where older late records are would be lost; give a directory for that, as in "
                 ".option('lateLocation', '/checkpoints/late_log')"
             )
+        if source.emits_watermark and not self.strategy.uses_source_watermarks:
+            raise OptionError(
+                "watermarkFrom: the source emits the watermark that its writers claim, and the strategy makes one of "
+                "its own; give WatermarkStrategy.from_source_watermarks()"
+            )
         if options.report_location is not None and source.source_event_serializer is not None:
             raise OptionError(
                 f"option reportLocation = {options.report_location!r}: {source.name} has readers that send events and "
@@ -145,7 +151,8 @@ class AlignedDataSource:
 
             options = with_secrets_shown(options)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
-        source, strategy, zone = kind.from_options(values), strategy_of(values), values["timeZone"] or zone
+        source, zone = kind.from_options(values), values["timeZone"] or zone
+        strategy = source_strategy_of(values, options) if source.emits_watermark else strategy_of(values)
         frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)
@@ -236,7 +243,7 @@ class AlignedDataSource:
             )
         bounded = self.source.boundedness is Boundedness.BOUNDED
         strategy, needed, shaper = self._for_frame(schema, self.options)
-        rules = read_rules(strategy, self.options, bounded=bounded)
+        rules = read_rules(strategy, self.options, bounded=bounded, by_source=self.source.emits_watermark)
         if self.options.late_of is not None:
             # Imported here: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader

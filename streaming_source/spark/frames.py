@@ -193,7 +193,8 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Created here already, so that the user's own call raises errors in options.
         source = AlignedDataSource.of_format(self._format, options)
-        read_rules(source.strategy, source.options, bounded=source.source.boundedness is Boundedness.BOUNDED)
+        bounded, by_source = source.source.boundedness is Boundedness.BOUNDED, source.source.emits_watermark
+        read_rules(source.strategy, source.options, bounded=bounded, by_source=by_source)
         if source.needs_gateway and "gatewayhost" not in given:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
@@ -266,7 +267,8 @@ def from_source(
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark), zone))
-    read_rules(watermark_strategy, made.options, bounded=source.boundedness is Boundedness.BOUNDED)
+    bounded = source.boundedness is Boundedness.BOUNDED
+    read_rules(watermark_strategy, made.options, bounded=bounded, by_source=source.emits_watermark)
     format_name = f"{SOURCE_FORMAT}{name}"
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))
     register_content(spark, format_name, content)

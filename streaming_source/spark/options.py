@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 import pyarrow as pa
@@ -39,6 +39,7 @@ __all__ = [
     "FrameOptions",
     "frame_options",
     "read_rules",
+    "source_strategy_of",
     "strategy_of",
 ]
 
@@ -427,8 +428,38 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     )
 
 
-def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool) -> ReadRules:
-    """Return the rules by which a stream is planned."""
+def source_strategy_of(values: Mapping[str, Any], given: Mapping[str, Any]) -> WatermarkStrategy:
+    """The same over a source that emits its watermark (`watermarkFrom`); of the options `given` none may make one."""
+    named = {name.lower(): value for name, value in given.items()}
+    for name in ("maxOutOfOrderness", "idleTimeout"):
+        if (value := named.get(name.lower())) is not None:
+            raise OptionError(
+                f"option {name} = {value!r} beside watermarkFrom: the watermark is what the writers of the table "
+                "claim, and nothing is guessed; leave it out"
+            )
+    made = strategy_of(values)
+    return replace(made, out_of_orderness_us=None, idle_timeout_us=None, uses_source_watermarks=True)
+
+
+def _check_by_source(options: FrameOptions) -> None:
+    if not options.watermark_rows:
+        raise OptionError(
+            "option watermarkFrom needs the exact watermark: with a plain withWatermark Spark makes one of its own "
+            "from the latest event time; load with read_stream(spark)"
+        )
+    if options.lateness == "bounded":
+        raise OptionError(
+            "option lateness = 'bounded' beside watermarkFrom: what is there and unread holds the watermark, and no "
+            "bound is known by which it might not; leave it out"
+        )
+
+
+def read_rules(
+    strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool, by_source: bool = False
+) -> ReadRules:
+    """Return the rules by which a stream is planned; `by_source` if the source emits one watermark for all splits."""
+    if by_source:
+        _check_by_source(options)
     bound_us = strategy.out_of_orderness_us
     if options.reports:
         _check_reports(strategy, options)
@@ -452,8 +483,10 @@ def read_rules(strategy: WatermarkStrategy, options: FrameOptions, *, bounded: b
         out_of_orderness_us=bound_us,
         max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
         drains_past_caught_up=options.watermark_rows,
-        perfect=options.lateness == "none"
+        perfect=by_source
+        or options.lateness == "none"
         or (options.lateness is None and options.watermark_rows and not options.reports),
+        by_source=by_source,
         bounded=bounded,
         times=options.times,
     )

@@ -13,7 +13,7 @@ from typing import Final
 
 from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
-from alignment.watermarks import MIN_WATERMARK
+from alignment.watermarks import FAR_US, MIN_WATERMARK
 from streaming_source.exceptions import OptionError
 
 __all__ = [
@@ -38,14 +38,11 @@ DELAY: Final = timedelta(days=1_461_000)
 OFFSET_US: Final = DELAY // timedelta(microseconds=1)
 """4000 years of 365.25 days: the time from a watermark to its watermark row."""
 
-FAR_US: Final = _epoch_us(datetime(4000, 1, 1, tzinfo=UTC))
-"""Data is before this time, watermark rows are after it: `OFFSET` after 1970 is in the year 5970."""
-
 MAX_SPARK_WATERMARK_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC)) - OFFSET_US
 """The latest watermark that a row of Spark's last year can announce; later than any data."""
 
 FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
-"""`FAR_US` for Spark."""
+"""`FAR_US` for Spark: data is before it, and watermark rows are after it, as `OFFSET` after 1970 is in 5970."""
 
 EMITTED: Final = "emitted"
 """Value of option `watermarkRows` that `exact_watermark` sets; users can set only true, which emits no rows."""

@@ -37,7 +37,7 @@ COMPARED = {
 }
 """Pages that show what is printed (`text`, or below a prompt), and the tests that compare it."""
 
-DIAGRAMS = {"docs/architecture.md": 2, "docs/flip-27.md": 1}
+DIAGRAMS = {"docs/architecture.md": 2, "docs/bronze-to-gold.md": 1, "docs/flip-27.md": 1}
 """Blocks that are neither code nor printed: pictures in letters."""
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 from typer.testing import CliRunner
 
 import alignment
@@ -30,9 +30,11 @@ from streaming_source.cli.main import app
 from tests.docs.pages import ROOT, blocks, code, pages, printed
 from tests.iceberg.tables import append, catalog_options, create
 from tests.spark.support import eventually
+from tests.tables.claimed_table import DeltaWriter
 
 RUN_BY_TESTS = {
     "README.md",
+    "docs/bronze-to-gold.md",
     "docs/cluster.md",
     "docs/files.md",
     "docs/first-query.md",
@@ -217,6 +219,24 @@ def test_the_page_on_tables_reads_tables(spark: SparkSession, tmp_path: Path) ->
         exec(compile(part, "tables.md", "exec"), scope)
         assert scope["rows"].isStreaming
         assert columns is None or scope["rows"].columns == columns
+
+
+@pytest.mark.spark
+def test_the_page_on_hops_closes_the_windows_that_the_writer_has_completed(spark: SparkSession, tmp_path: Path) -> None:
+    minute = 60_000_000
+    bronze = DeltaWriter.of(tmp_path, "bronze", "bronze")
+    bronze.commit(minute, [3 * minute, minute + 1])
+    bronze.commit(2 * minute, [2 * minute + 1, 5 * minute])
+    text = code(ROOT / "docs" / "bronze-to-gold.md").replace("/tables/", f"{tmp_path}/")
+    text = text.replace("/checkpoints/bronze", str(bronze.checkpoint))
+    scope: dict[str, Any] = {"spark": spark, "read_stream": streaming_source.read_stream}
+    exec(compile(text, "bronze-to-gold.md", "exec"), scope)
+    counted = scope["silver"].groupBy(functions.window("ts", "1 minute")).count()
+    writer = counted.writeStream.format("memory").queryName("hop").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query.awaitTermination(120)
+    ends = [row[0].timestamp() for row in spark.table("hop").select("window.end").collect()]
+    assert ends == [120], "the minute that the claim has passed, and no other"
 
 
 @pytest.mark.spark

@@ -128,7 +128,7 @@ def is_allowed(module: Module, found: Import) -> bool:
         return within(target, "alignment", *own)
     if within(module.name, "streaming_source.checkpoint"):
         # What a checkpoint says is known without a source: who needs that of a connector has it parse what is there.
-        return within(target, "pyarrow", "streaming_source.checkpoint", "streaming_source.exceptions")
+        return within(target, "alignment", "pyarrow", "streaming_source.checkpoint", "streaming_source.exceptions")
     if within(module.name, "streaming_source.monitoring"):
         own = ("streaming_source.checkpoint", "streaming_source.exceptions", "streaming_source.monitoring")
         return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
@@ -138,6 +138,8 @@ def is_allowed(module: Module, found: Import) -> bool:
         return within(target, "streaming_source.data_files", *known, *own) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
         shared = ("alignment", "streaming_source.api", "streaming_source.data_files", "streaming_source.exceptions")
+        # The watermark of what a query of Spark has written is in that query's checkpoint.
+        shared += ("streaming_source.checkpoint", "streaming_source.connectors.claims")
         # What all formats of tables share is no connector by itself.
         own = (*shared, "streaming_source.connectors.tables", connector)
         return within(target, *own) or not within(target, *PACKAGES)

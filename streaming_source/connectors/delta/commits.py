@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,8 +19,19 @@ from pyarrow import fs
 from streaming_source.connectors.tables.commits import CommitKind, MicroBatch
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Actions", "LogFiles", "latest_protocol", "log_path", "path_in_table", "reached_version", "read_commit"]
+__all__ = [
+    "Actions",
+    "LogFiles",
+    "latest_protocol",
+    "log_path",
+    "newest_micro_batches",
+    "path_in_table",
+    "reached_version",
+    "read_commit",
+]
 
+_LOOKED_BACK: Final = 1_000
+"""Commits in which the last one of a query is looked for."""
 _READERS: Final = 16
 """How many commits are read at once where their times are looked for."""
 
@@ -195,6 +206,36 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         # It need not be named.
         return LogFiles.listed(filesystem, root).newest
+
+
+def newest_micro_batches(
+    filesystem: fs.FileSystem, root: str, queries: Collection[str], upto: int | None
+) -> dict[str, tuple[int, int]]:
+    """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
+
+    One that is not among the newest commits is left out. O(commits since the last checkpoint of the log), without the
+    files that the table has.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    version = max(reached_version(filesystem, root), 0) if upto is None else upto
+    read: list[Actions] = []
+    if upto is None:
+        while (actions := read_commit(filesystem, root, version + 1)) is not None:
+            read.append(actions)
+            version += 1
+        version -= len(read)
+    for back in range(_LOOKED_BACK):
+        if read and back < len(read):
+            actions = read[-1 - back]
+        elif len(found) == len(queries) or version < 0:
+            break
+        else:
+            actions, version = read_commit(filesystem, root, version), version - 1
+        for batch in () if actions is None else actions.micro_batches:
+            if batch.query in queries:
+                assert actions is not None
+                found.setdefault(batch.query, (batch.number, actions.version))
+    return found
 
 
 def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[str, Any]] | None:

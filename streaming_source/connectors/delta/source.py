@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import PathLike, fspath
@@ -18,7 +18,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit
+from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, newest_micro_batches, read_commit
 from streaming_source.connectors.delta.lister import DeltaLister
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
@@ -173,7 +173,7 @@ class DeltaSource(TableSource):
                     f"{name} = {getattr(self, name)!r} is where a stream starts; a batch reads one version: give "
                     f"{instead}"
                 )
-        return replace(self, bounded=True)
+        return replace(self, bounded=True, watermark_from=None)
 
     def open_files(self) -> fs.FileSystem:
         return self.root.open()[0]
@@ -182,6 +182,15 @@ class DeltaSource(TableSource):
         table = self._open_first()
         self._check_start(table)
         return DeltaColumns.of_table(table).schema
+
+    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
+        found = newest_micro_batches(*self.root.open(), queries, upto)
+        for query in {*queries} - found.keys():
+            # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
+            table = self._open_table(upto)
+            if (number := table.transaction_version(query)) is not None:
+                found[query] = int(number), table.version()
+        return found
 
     @property
     def _change_rules(self) -> ChangeRules:

@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from alignment.watermarks import Claim
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
 from streaming_source.exceptions import OffsetError
@@ -54,6 +55,7 @@ class FilesCheckpoint:
     the offset; `order` is the order in which files are opened; with `by_name` files are known by their names
     alone. In the order of names or modification times `latest_us` is the latest event time in the files that were
     opened, None before any. A bounded source reads no file modified after `until_ms`; None before the first listing.
+    With `watermarkFrom` the writer's last claim is in `claims`.
     """
 
     finished: tuple[str, ...] = ()
@@ -64,6 +66,7 @@ class FilesCheckpoint:
     order: FileOrder = "eventTime"
     by_name: bool = False
     names_finished: bool = False
+    claims: tuple[Claim, ...] = ()
 
 
 class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
@@ -91,6 +94,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             "order": None if value.order == "eventTime" else value.order,
             "byName": value.by_name or None,
             "names": value.names_finished or None,
+            "claims": [[*claim] for claim in value.claims] or None,
         }
         known = {name: entry for name, entry in state.items() if entry is not None}
         return json.dumps(known, separators=(",", ":"), sort_keys=True).encode()
@@ -116,6 +120,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
                 order=state.get("order", "eventTime"),
                 by_name=state.get("byName", False),
                 names_finished=state.get("names", False),
+                claims=Claim.from_json(state.get("claims", ())),
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} has no finished files: {error!r}") from error

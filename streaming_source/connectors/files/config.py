@@ -30,7 +30,7 @@ from streaming_source.api.options import (
 from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.given_columns import GivenColumns
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
-from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
 from streaming_source.data_files.stores import (
     NO_STORAGE_OPTIONS,
@@ -54,6 +54,7 @@ _ONLY_FOR_FILES: Final = {
     "state_location": (None, "for a directory the offset has how far it was read, and no finished files"),
     "allow_overwrites": (False, "in a directory that is a log, files stay as they are (see ignoreChangedFiles)"),
     "file_name_only": (False, "in a directory no two files have one name"),
+    "watermark_from": (None, "what Spark's file sink writes is in no order of names"),
 }
 
 
@@ -74,7 +75,7 @@ def _time_text(name: str, value: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class FilesConfig(ReadingConfig):
+class FilesConfig(ClaimOptions, ReadingConfig):
     """Which files there are, in which order they are read, and what is done with them; how is in `ReadingConfig`.
 
     Most attributes are described by their options. `storage` has arguments of the file system, which may be secret.
@@ -309,11 +310,12 @@ _FOREIGN: Final = {
 }
 """Options of other sources: name or pattern -> what to do instead. The first that matches counts."""
 
-_OF_READING: Final = {option.name for option in OptionSet.of(ReadingConfig)}
+_OF_READING: Final = {option.name for kind in (ReadingConfig, ClaimOptions) for option in OptionSet.of(kind)}
 
 FILES_OPTIONS: Final = (
     OptionSet(option for option in OptionSet.of(FilesConfig) if option.name not in _OF_READING)
     | OptionSet.of(ReadingConfig)
+    | OptionSet.of(ClaimOptions)
     | OptionSet(
         [
             Option(

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import Claim
 from streaming_source.connectors.files.backlog import WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles
@@ -31,7 +32,8 @@ class FoundFiles:
     files are skipped by the source, until they are gone. The first listing has in `finished` the paths of finished
     files that are still there, and in `forgotten` the marks of forgotten ones; the others have in `gone` those of
     forgotten files that are gone. `newest_ms` is the latest modification of all files, 0 without any. In the order of
-    event times `spans` has, by directory, those of the new files.
+    event times `spans` has, by directory, those of the new files. With `watermarkFrom` the writer has `claimed` by
+    these files: up to when they are complete, and its last claim.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -43,6 +45,7 @@ class FoundFiles:
     forgotten: Marks | None = None
     gone: Marks = field(default_factory=lambda: NO_MARKS)
     spans: dict[str, Span] = field(default_factory=dict)
+    claimed: tuple[int, tuple[Claim, ...]] | None = None
 
     def extend_span(self, file: ListedFile, blocks: FileBlocks) -> None:
         """A new file was described. O(blocks)."""

@@ -7,14 +7,14 @@ import posixpath
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from pyarrow import fs
 
 from alignment.durations import format_duration
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, saturating_add
+from alignment.watermarks import MAX_WATERMARK, Claim, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
@@ -30,6 +30,9 @@ from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError
+
+if TYPE_CHECKING:
+    from streaming_source.checkpoint.table_claims import TableClaims
 
 __all__ = ["FiniteFileEnumerator"]
 
@@ -72,6 +75,9 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._late: dict[str, ListedFile] = {}
         # Where the next state is, of splits in work.
         self._positions: dict[str, int] = {}
+        self._claims = checkpoint.claims
+        # Of the thread that lists.
+        self._writer_claims: TableClaims | None = None
         self._just_finished: list[ListedFile] = []
         self._rewritten: set[str] = set()
         # Opened since the last state.
@@ -107,8 +113,39 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             lambda: list(self._left_out.values()),
         )
         self._just_finished = []
+
+        def find_new(lister: Lister) -> FoundFiles:
+            found = discovery.find_new(lister)
+            # Tried again by itself: what was found is not found again.
+            found.claimed = self._retries.run(lambda: self._claimed(lister.last_micro_batch))
+            return found
+
         # Copied on a worker, in one step.
-        self._discover(discovery.find_new, self._on_found, lambda: list(self._open_files.values()))
+        self._discover(find_new, self._on_found, lambda: list(self._open_files.values()))
+
+    def _claimed(self, batch: int) -> tuple[int, tuple[Claim, ...]] | None:
+        """What the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
+        if not self._config.emits_watermark:
+            return None
+        if batch < 0:
+            raise OptionError(
+                f"option watermarkFrom: {self._root} has no log of Spark's file sink (_spark_metadata), which has what "
+                "was committed; start its writer first, or leave the option out"
+            )
+        if self._writer_claims is None:
+            # Imported here: few queries read by claims.
+            from streaming_source.connectors.claims import open_claims
+
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            claims = open_claims(self._config, self._config.storage, schema, assigner, self._claims)
+            if len(claims.lanes) > 1:
+                raise OptionError(
+                    f"option watermarkFrom names {len(claims.lanes)} writers, and the log of Spark's file sink is of "
+                    "one query; give the checkpoint of that"
+                )
+            self._writer_claims = claims
+        self._writer_claims.take([(self._writer_claims.lanes[0].writers[-1], batch, batch)])
+        return self._writer_claims.until_us, self._writer_claims.claims
 
     def _on_reopened(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
@@ -146,6 +183,10 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         if self._config.bounded and self._until_ms is None:
             self._until_ms = self._newest_ms
         self._publish_queue()
+        if found.claimed is not None:
+            # The files that were found hold the watermark.
+            claimed_us, self._claims = found.claimed
+            self._context.emit_watermark(claimed_us)
 
     def _add_waiting(self, packed: list[bytes]) -> None:
         if self._finished.forgotten is not None:
@@ -240,6 +281,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             order=self._order,
             by_name=self._config.file_name_only,
             names_finished=self._names_finished,
+            claims=self._claims,
         )
 
     def _is_read(self, split_id: str) -> bool:

@@ -159,6 +159,11 @@ class Lister:
                     del self._settled[file.directory]
         return self._restricted(self._list(directories, files), is_complete=has_more)
 
+    @property
+    def last_micro_batch(self) -> int:
+        """The last micro-batch of Spark's file sink whose files were listed; -1 without such a log, or before one."""
+        return -1 if self._sink_log is None else self._sink_log.last
+
     def list_again(self, directory: str) -> list[ListedFile]:
         """List the files directly in a directory again, by its path below the root."""
         listed, _ = self._list_one(_path(self._root, directory), directory)

@@ -16,11 +16,18 @@ from streaming_source.connectors.files.selection import SINK_LOG
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["SinkLog"]
+__all__ = ["SinkLog", "last_micro_batch"]
 
 _SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 _SINK_LOG_VERSION: Final = "v1"
 _TRIALS: Final = 10
+
+
+def last_micro_batch(filesystem: fs.FileSystem, root: str) -> int | None:
+    """Return the last micro-batch that a query has committed to a directory; None if none has. One listing."""
+    selector = fs.FileSelector(posixpath.join(root, SINK_LOG), allow_not_found=True)
+    matches = [_SINK_LOG_ENTRY.fullmatch(info.base_name) for info in filesystem.get_file_info(selector)]
+    return max((int(found[1]) for found in matches if found), default=None)
 
 
 class SinkLog:
@@ -39,6 +46,11 @@ class SinkLog:
         self.paths: set[str] = set()
         # Number of the last micro-batch that was read.
         self._read = -1
+
+    @property
+    def last(self) -> int:
+        """The last micro-batch whose files are in `paths`; -1 before the first."""
+        return self._read
 
     def refresh(self) -> bool:
         """Read new entries; return whether there were any."""

@@ -102,6 +102,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
             state_location=None,
             clean_source="off",
             source_archive_dir=None,
+            watermark_from=None,
         )
 
     def schema(self) -> pa.Schema:

@@ -29,7 +29,7 @@ from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
-__all__ = ["IcebergLister"]
+__all__ = ["IcebergLister", "micro_batches_of"]
 
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
@@ -214,13 +214,11 @@ class IcebergLister:
         kind = CommitKind.OVERWRITE if operation is None else _KINDS.get(operation, CommitKind.OVERWRITE)
         done = "an unknown operation" if operation is None else operation.value
         made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        written = {} if summary is None else summary.additional_properties
-        query, batch = written.get(_QUERY), written.get(_BATCH)
         return Commit(
             number,
             f"{self._title}, snapshot {number} ({done}, {made})",
             kind,
-            () if query is None or batch is None else (MicroBatch(query, int(batch)),),
+            micro_batches_of(snapshot),
             LISTED.empty_table if kind is CommitKind.REWRITE else partial(self._added_by, snapshot),
             dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
         )
@@ -319,6 +317,13 @@ def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, 
         name: ColumnBounds(of.get("lower_bound"), of.get("upper_bound"), of.get("null_value_count"))
         for name, of in found.items()
     }
+
+
+def micro_batches_of(snapshot: Snapshot) -> tuple[MicroBatch, ...]:
+    """Return the micro-batch that Spark's sink committed with a snapshot; none of another writer's."""
+    written = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    query, batch = written.get(_QUERY), written.get(_BATCH)
+    return () if query is None or batch is None else (MicroBatch(query, int(batch)),)
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:

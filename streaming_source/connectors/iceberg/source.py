@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -182,7 +182,7 @@ class IcebergSource(TableSource):
             raise OptionError(
                 f"stream-from-timestamp = {self.stream_from_timestamp!r} is where a stream starts; {_BATCH}"
             )
-        return replace(self, bounded=True)
+        return replace(self, bounded=True, watermark_from=None)
 
     def open_files(self) -> fs.FileSystem:
         return located_files(self.storage, dict(self.catalog.values))
@@ -198,6 +198,16 @@ class IcebergSource(TableSource):
         return {
             file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
         }
+
+    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
+        from streaming_source.connectors.iceberg.lister import micro_batches_of
+
+        metadata, found = self._load().metadata, dict[str, tuple[int, int]]()
+        for snapshot in ancestry(metadata, metadata.current_snapshot_id if upto is None else upto):
+            for batch in micro_batches_of(snapshot):
+                if batch.query in queries:
+                    found.setdefault(batch.query, (batch.number, snapshot.snapshot_id))
+        return found
 
     @property
     def _change_rules(self) -> ChangeRules:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from alignment.watermarks import Claim
 from streaming_source.api import SimpleVersionedSerializer
 from streaming_source.api.serializer import check_version
 from streaming_source.connectors.tables.waiting import Key, Progress, Step
@@ -20,7 +22,9 @@ class TableCheckpoint:
 
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
     `bounded` source ends with what was listed at its start. `first` is where the stream started, in the state of its
-    first micro-batch alone: any other starts where the state before ends.
+    first micro-batch alone: any other starts where the state before ends. With `watermarkFrom` it has the last `claims`
+    of the table's writers, how many late records each writer has brought (`late_by`), and whose the versions are of
+    which files are open (`writers`).
     """
 
     table_id: str | None = None
@@ -28,6 +32,9 @@ class TableCheckpoint:
     indexing: str = "auto"
     bounded: bool = False
     first: Progress | None = None
+    claims: tuple[Claim, ...] = ()
+    late_by: Mapping[str, int] = field(default_factory=dict)
+    writers: Mapping[int, str] = field(default_factory=dict)
 
 
 class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
@@ -49,6 +56,9 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             state["first"] = [value.first.after, value.first.in_snapshot]
         state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
         state |= {"bounded": True} if value.bounded else {}
+        state |= {"claims": [[*claim] for claim in value.claims]} if value.claims else {}
+        state |= {"lateBy": dict(value.late_by)} if value.late_by else {}
+        state |= {"writers": {str(version): one for version, one in value.writers.items()}} if value.writers else {}
         return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
 
     def deserialize(self, version: int, data: bytes) -> TableCheckpoint:
@@ -62,7 +72,14 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             after, in_snapshot = state.get("first", (None, False))
             first = None if after is None else Progress(int(after), bool(in_snapshot))
             return TableCheckpoint(
-                state["table"], progress, state.get("indexing", "auto"), bool(state.get("bounded", False)), first
+                table_id=state["table"],
+                progress=progress,
+                indexing=state.get("indexing", "auto"),
+                bounded=bool(state.get("bounded", False)),
+                first=first,
+                claims=Claim.from_json(state.get("claims", ())),
+                late_by={str(writer): int(count) for writer, count in state.get("lateBy", {}).items()},
+                writers={int(version): str(writer) for version, writer in state.get("writers", {}).items()},
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no state of a table: {error!r}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -16,8 +16,10 @@ from pyarrow import fs
 from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
+from alignment.watermarks import Claim
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
+from streaming_source.connectors.tables.claimed import LATE_OF, ClaimedCommits, LateByWriter
 from streaming_source.connectors.tables.commits import ChangeRules, Commits
 from streaming_source.connectors.tables.expiry import ExpiringFiles
 from streaming_source.connectors.tables.files import FILES, TableFile
@@ -51,6 +53,10 @@ class Table:
         Looks at the table, by the columns that the query reads and what assigns event times.
     rules
         What the user decides of commits that remove rows.
+    open_claims
+        Looks at the checkpoints of the table's writers, from their last claims on; None if the watermark is not theirs.
+    newest_micro_batches
+        Finds the last commit of each of these queries up to a version; see `TableSource`.
     """
 
     title: str
@@ -59,6 +65,8 @@ class Table:
     files: fs.FileSystem
     open_lister: Callable[[pa.Schema, TimestampAssigner], TableLister]
     rules: ChangeRules
+    open_claims: Callable[[pa.Schema, TimestampAssigner, Iterable[Claim]], ClaimedCommits] | None
+    newest_micro_batches: Callable[[Collection[str], int], Mapping[str, tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,15 @@ class _Added:
 
 
 @dataclass(frozen=True, slots=True)
+class _Claimed:
+    """What the writers of a table claim by the versions that are listed, and whose those are that were listed now."""
+
+    until_us: int
+    claims: tuple[Claim, ...]
+    writers: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Listed:
     """The result of one look at the table. The first one has where it `starts`, and the files that were open."""
 
@@ -79,6 +96,7 @@ class _Listed:
     reopened: Sequence[tuple[TableFile, FileBlocks]] = ()
     added: Sequence[_Added] = ()
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
+    claimed: _Claimed | None = None
 
 
 class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoint]):
@@ -108,6 +126,10 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         self._listed: int | None = None
         # Where the stream started, until the first state has it; None after a restart.
         self._first: Progress | None = None
+        # Of the thread that lists; None without claims, or before the first listing.
+        self._claims_of_commits: ClaimedCommits | None = None
+        self._claims = checkpoint.claims
+        self._late = LateByWriter(checkpoint.late_by, checkpoint.writers)
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -134,12 +156,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
         if self._listed is not None:
-            commits = self._commits(self._listed)
-            if commits is None:
+            found = self._new(self._listed)
+            if found is None:
                 return _Listed()
-            added = self._added_by(commits)
-            self._listed = commits.upto
-            return _Listed(added=[added], expiring_ms=commits.expiring_ms)
+            added, commits = found
+            self._listed = added.upto
+            return _Listed(added=[added], expiring_ms=commits.expiring_ms, claimed=self._claimed())
         listed = self._list_first()
         self._listed = listed.added[-1].upto if listed.added else listed.starts.after if listed.starts else None
         return listed
@@ -151,34 +173,53 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if progress is None:
             start = self._lister.start()
             progress = Progress(start.version, start.has_snapshot)
+        if self._table.open_claims is not None:
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            claims = self._claims_of_commits = self._table.open_claims(schema, assigner, self._checkpoint.claims)
+            if self._checkpoint.progress is None:
+                claims.take_snapshot(self._table.newest_micro_batches(claims.ids, progress.after))
         expiring: dict[str, int] = {}
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:
             added.append(_Added(self._snapshot(after), after, steps[0].opened if steps else None))
             self._snapshots.clear()
         for step in steps:
-            if step.upto != after and (commits := self._commits(after, step.upto)) is not None:
-                added.append(self._added_by(commits, step.opened))
-                expiring |= commits.expiring_ms
+            if step.upto != after and (found := self._new(after, step.upto, step.opened)) is not None:
+                added.append(found[0])
+                expiring |= found[1].expiring_ms
             after = step.upto
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._is_bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
-        if not is_complete and (commits := self._commits(after)) is not None:
-            added.append(self._added_by(commits))
-            expiring |= commits.expiring_ms
-        return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring)
+        if not is_complete and (found := self._new(after)) is not None:
+            added.append(found[0])
+            expiring |= found[1].expiring_ms
+        return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring, self._claimed())
 
-    def _commits(self, after: int, upto: int | None = None) -> Commits | None:
+    def _commits(self, after: int, upto: int) -> Commits | None:
         return Commits.of(self._lister.commits(after, upto), self._table.rules)
+
+    def _new(self, after: int, upto: int | None = None, opened: Key | None = None) -> tuple[_Added, Commits] | None:
+        """The files of the commits after a version, and these; takes what they claim. None if there are none."""
+        known = self._lister.commits(after, upto)
+        commits = Commits.of(known, self._table.rules)
+        if commits is None:
+            return None
+        added = _Added(self._wanted(commits.files), commits.upto, opened, commits.count)
+        if self._claims_of_commits is not None:
+            self._claims_of_commits.take(known.whole(), added.files)
+        return added, commits
+
+    def _claimed(self) -> _Claimed | None:
+        of_commits = self._claims_of_commits
+        if of_commits is None:
+            return None
+        return _Claimed(of_commits.until_us, of_commits.claims, of_commits.take_writers())
 
     def _snapshot(self, version: int) -> pa.Table:
         """The files of a version; known until the first listing, if a micro-batch is read again before it."""
         if version not in self._snapshots:
             self._snapshots[version] = self._wanted(self._lister.snapshot(version))
         return self._snapshots[version]
-
-    def _added_by(self, commits: Commits, opened: Key | None = None) -> _Added:
-        return _Added(self._wanted(commits.files), commits.upto, opened, commits.count)
 
     def _wanted(self, listed: pa.Table) -> pa.Table:
         """Leave out files that are wholly before the event times that the query wants; look into those without bounds.
@@ -222,6 +263,11 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             removed = self._waiting.among({*listed.expiring_ms})
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
         self._expiring.warn(len(self._waiting))
+        if listed.claimed is not None:
+            self._claims = listed.claimed.claims
+            self._late.note(listed.claimed.writers)
+            # The files of these versions hold the watermark.
+            self._context.emit_watermark(listed.claimed.until_us)
         self._publish_queue()
 
     # ---- files that are opened, and finished -------------------------------------------------------------------------
@@ -274,7 +320,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             "numFilesOutstanding": len(self._waiting),
             "numBytesOutstanding": self._waiting.size,
             "numVersionsOutstanding": self._waiting.versions,
+            **{f"{LATE_OF}{writer}": count for writer, count in self._late.counts.items()},
         }
+
+    def count_late(self, late: Mapping[str, int]) -> None:
+        if self._table.open_claims is not None:
+            self._late.add((self._open_files[split_id].version, count) for split_id, count in late.items())
 
     def _finish(self, file: TableFile) -> None:
         self._lister.release(file)
@@ -283,8 +334,17 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if self._waiting is None:
             return self._checkpoint
         first, self._first = self._first, None
+        if not len(self._waiting):
+            self._late.forget_all_but({file.version for file in self._open_files.values()})
         return TableCheckpoint(
-            self._lister.table_id, self._waiting.progress, self._config.indexing, self._table.bounded, first
+            table_id=self._lister.table_id,
+            progress=self._waiting.progress,
+            indexing=self._config.indexing,
+            bounded=self._table.bounded,
+            first=first,
+            claims=self._claims,
+            late_by=dict(self._late.counts),
+            writers=dict(self._late.writers),
         )
 
     def _find_finished(

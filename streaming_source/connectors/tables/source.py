@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 from pyarrow import fs
@@ -14,20 +14,25 @@ from pyarrow import fs
 from alignment.arrow_times import UTC, parse_iso8601
 from alignment.durations import parse_duration_us
 from alignment.timestamps import TimestampAssigner
+from alignment.watermarks import Claim
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
-from streaming_source.api.options import boolean, duration_field, durations_as_timedelta, option_field
+from streaming_source.api.options import boolean, choice, duration_field, durations_as_timedelta, option_field
+from streaming_source.connectors.claims import open_claims
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
+from streaming_source.connectors.tables.claimed import ClaimedCommits
 from streaming_source.connectors.tables.commits import ChangeRules
 from streaming_source.connectors.tables.enumerator import Table, TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
-from streaming_source.data_files.config import ReadingConfig
+from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
 from streaming_source.exceptions import OffsetError, OptionError, SchemaError
 
 __all__ = ["LIMIT", "TableSource", "table_options"]
+
+ForeignWriters: TypeAlias = Literal["late", "fail"]
 
 _SHORTEST_US: Final = 1000
 
@@ -40,7 +45,7 @@ _FOREIGN: Final = {"maxFilesPerTrigger": LIMIT, "maxBytesPerTrigger": LIMIT} | d
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
+class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoint]):
     """A table: its snapshot, then what is committed. A format has `name`, `identity`, and what is abstract here.
 
     How its files are read is in `ReadingConfig`.
@@ -58,6 +63,13 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
         _SHORTEST_US,
         "How often to look for new commits, beside whenever a trigger finds nothing to read and looks take less than "
         "20 ms.",
+    )
+    foreign_writers: ForeignWriters = option_field(
+        "late",
+        "foreignWriters",
+        choice(*get_args(ForeignWriters)),
+        "With `watermarkFrom`: what to do with rows of a writer that it does not name, at or below the claim of those "
+        "that it names. `late`: they are late, and counted by writer; `fail`: at the first file with such rows.",
     )
     storage: StorageOptions = NO_STORAGE_OPTIONS
 
@@ -82,6 +94,14 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
     @abstractmethod
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
         """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
+
+    @abstractmethod
+    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
+        """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
+
+        The query that committed last comes first; one that has committed nothing is left out. No file of data is
+        listed.
+        """
 
     @property
     @abstractmethod
@@ -165,8 +185,21 @@ class TableSource(ReadingConfig, Source[TableSplit, TableCheckpoint]):
                 "again, or use a new checkpointLocation"
             )
         interval_us, files = self.discovery_interval_us, self.open_files()
-        table = Table(self.title, self.bounded, interval_us, files, self.open_lister, self._change_rules)
+        table = Table(
+            title=self.title,
+            bounded=self.bounded,
+            discovery_interval_us=interval_us,
+            files=files,
+            open_lister=self.open_lister,
+            rules=self._change_rules,
+            open_claims=self._open_claims if self.emits_watermark else None,
+            newest_micro_batches=self.newest_micro_batches,
+        )
         return TableEnumerator(table, self, context, checkpoint)
+
+    def _open_claims(self, schema: pa.Schema, assigner: TimestampAssigner, known: Iterable[Claim]) -> ClaimedCommits:
+        claims = open_claims(self, self.storage, schema, assigner, known)
+        return ClaimedCommits(claims, fails=self.foreign_writers == "fail")
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:
         """Files are opened in the order of their keys, and those that are not open any more are finished."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from alignment.strategy import WatermarkStrategy
@@ -37,7 +37,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         schema: pa.Schema,
         strategy: WatermarkStrategy,
     ) -> None:
-        if strategy.uses_source_watermarks:
+        if strategy.uses_source_watermarks and not source.emits_watermark:
             raise OptionError(
                 f"WatermarkStrategy.from_source_watermarks(): {source.name} has an index of event times, and emits no "
                 "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
@@ -62,6 +62,9 @@ class IndexedTimes(EventTimeProvider[SplitT]):
 
     def expect_finished(self, split_ids: Collection[str]) -> None:
         self._index.expect_finished(split_ids)
+
+    def count_late(self, late: Mapping[str, int]) -> None:
+        self._index.count_late(late)
 
     def finished_between(
         self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]

@@ -79,6 +79,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     def expect_finished(self, split_ids: Collection[str]) -> None:
         """See `SupportsEventTimeIndex`."""
 
+    def count_late(self, late: Mapping[str, int]) -> None:
+        """See `SupportsEventTimeIndex`."""
+
     def finished_between(
         self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
     ) -> Sequence[SplitT]:

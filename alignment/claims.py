@@ -1,0 +1,248 @@
+"""Claims: up to which event time a table has all rows of one of its writers.
+
+Theory of operation
+===================
+
+A query commits each of its micro-batches to its sink with the number of the micro-batch, and has written its watermark
+into its checkpoint before. A *claim* joins the two: *no later commit of this writer has a row whose column is at or
+before `until_us`, but late ones.* Whether one follows, and from which watermark, depends on what the query does with
+rows that are late for it, which its operators show:
+
+- A query without state, or one that removes duplicates, hands on what its sources bring. Of a source of this library
+  all later rows are after the watermark in the offset. Spark's own sources promise nothing, and Spark drops nothing.
+- A windowed aggregation in append mode emits each window once, when the query's watermark reaches its end, and drops
+  the rows of windows whose end the watermark of the micro-batch before had reached. So all windows of later
+  micro-batches end after the watermark of this one, whatever the sources are.
+- A join emits a row when the other side arrives, or as late as its condition allows. The condition is not in the
+  checkpoint, so the user names the delay.
+- Of anything else (sessions, state of the user's own) the code alone knows when a row is emitted.
+
+A claim stays true, so an older one may be used where a newer one is not there. `Lane` combines the writers of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add
+
+__all__ = [
+    "ClaimRule",
+    "Lane",
+    "NoClaim",
+    "OperatorKind",
+    "WriterOperator",
+    "WriterProgress",
+    "WriterShape",
+    "claim_rule",
+    "claimed_until",
+]
+
+_VOUCH: Final = "if rows come behind the watermark by a time that you know, name the column and that time (claimDelay)"
+
+
+class OperatorKind(StrEnum):
+    """What a stateful operator does, as far as claims depend on it."""
+
+    WINDOWS = "windows"
+    DEDUPLICATION = "deduplication"
+    JOIN = "join"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOperator:
+    """A stateful operator of a writer: its `title` for people; of windows their column, and their length if known."""
+
+    kind: OperatorKind
+    title: str
+    column: str = ""
+    length_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WriterShape:
+    """What a checkpoint shows of a query.
+
+    `operators` are in the order in which rows pass them. `sources` has, for each source of this library, the names
+    under which its frame may have the event time, the likeliest first; None for another source.
+    """
+
+    operators: tuple[WriterOperator, ...]
+    sources: tuple[tuple[str, ...] | None, ...]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether all its sources are of this library."""
+        return None not in self.sources
+
+
+@dataclass(frozen=True, slots=True)
+class WriterProgress:
+    """One micro-batch of a writer, in microseconds: Spark's watermark in it, and that of each source at its end.
+
+    `watermark_us` is 0 before there is one; a source that is not of this library, or has no watermark yet, has None.
+    """
+
+    batch: int
+    watermark_us: int
+    source_us: tuple[int | None, ...]
+
+
+class NoClaim(NamedTuple):
+    """Why no claim follows, and what the user can do about it."""
+
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRule:
+    """How claims on a column follow: from the sources' watermarks, or else from the query's, less `behind_us`."""
+
+    column: str
+    by_sources: bool
+    behind_us: int = 0
+
+    def until_us(self, progress: WriterProgress) -> int:
+        """Return what a micro-batch claims; `MIN_WATERMARK` for nothing yet, `MAX_WATERMARK` for all rows ever."""
+        if self.by_sources:
+            claimed = min(MIN_WATERMARK if us is None else us for us in progress.source_us)
+        else:
+            claimed = progress.watermark_us if progress.watermark_us > 0 else MIN_WATERMARK
+        # The watermark of a query whose sources have ended is as late as a timestamp of Spark's can be.
+        if claimed == MIN_WATERMARK or claimed >= FAR_US:
+            return MIN_WATERMARK if claimed == MIN_WATERMARK else MAX_WATERMARK
+        return saturating_add(claimed, -self.behind_us)
+
+
+def claim_rule(shape: WriterShape, column: str | None = None, delay_us: int | None = None) -> ClaimRule | NoClaim:
+    """Return how claims of a writer on a column follow, or why none does.
+
+    Parameters
+    ----------
+    shape
+        What its checkpoint shows.
+    column
+        The column of the table; None for the one that the claim is on by itself.
+    delay_us
+        What the user vouches for: no row comes whose column is further behind the watermark. None if the user names
+        nothing: then only what follows from the shape is claimed.
+    """
+    windows = [one for one in shape.operators if one.kind is OperatorKind.WINDOWS]
+    if not windows and all(one.kind is OperatorKind.DEDUPLICATION for one in shape.operators):
+        return _by_sources(shape, column, delay_us)
+    if delay_us is not None:
+        own = f"{windows[-1].column}.end" if windows else None
+        if column is None and own is None:
+            return NoClaim("no column is named that the delay is on", "name the column of the table")
+        return ClaimRule(column or own or "", by_sources=False, behind_us=delay_us)
+    for one in shape.operators:
+        if one.kind is OperatorKind.OTHER:
+            return NoClaim(f"it has {one.title}, whose rows come when its own rule says, not by the watermark", _VOUCH)
+        if one.kind is OperatorKind.JOIN:
+            return NoClaim(
+                f"it has a {one.title}, and how far its rows come behind the watermark follows from the join's "
+                "condition, which no checkpoint has",
+                "look at the condition on the event times of both sides: name as claimDelay how far it lets a row's "
+                "column be behind the row that it waits for",
+            )
+    if len(shape.sources) > 1 and not shape.is_ours:
+        return NoClaim(
+            f"it has {len(shape.sources)} sources, not all of this library, and a {windows[-1].title}: the checkpoint "
+            "does not show whether the rows of all of them are in its windows",
+            "read all its sources with this library (read_stream); " + _VOUCH,
+        )
+    return _of_windows(windows[-1], column)
+
+
+def _by_sources(shape: WriterShape, column: str | None, delay_us: int | None) -> ClaimRule | NoClaim:
+    if not shape.is_ours:
+        what = "removes duplicates" if shape.operators else "has no operator with state"
+        return NoClaim(
+            f"it {what} and reads a source of Spark's own, of which Spark filters no row by the watermark",
+            "read that source with this library (read_stream), whose watermark is in the checkpoint",
+        )
+    known = [names for names in shape.sources if names is not None]
+    if delay_us is not None:
+        if column is None and not known[0]:
+            return NoClaim("no column is named that the delay is on", "name the column of the table")
+        return ClaimRule(column or known[0][0], by_sources=True, behind_us=delay_us)
+    wanted = column or next((name for name in known[0] if all(_is_among(name, names) for names in known)), None)
+    if wanted is None or not all(_is_among(wanted, names) for names in known):
+        own = " and ".join(sorted({repr(names[0]) if names else "a function's" for names in known}))
+        named = f"the column {column!r}" if column else "one column"
+        return NoClaim(
+            f"its event times are {own}, and that these are in {named} of the table is not in its checkpoint",
+            "name the event-time column as the writer does; or, where it is the same under another name, give "
+            "claimDelay = 0 seconds",
+        )
+    return ClaimRule(wanted, by_sources=True)
+
+
+def _of_windows(windows: WriterOperator, column: str | None) -> ClaimRule | NoClaim:
+    end, start, time = f"{windows.column}.end", f"{windows.column}.start", f"window_time({windows.column})"
+    if column is None or _is_among(column, (end,)):
+        return ClaimRule(column or end, by_sources=False)
+    if _is_among(column, (time,)):
+        return ClaimRule(column, by_sources=False, behind_us=1)
+    if not _is_among(column, (start,)):
+        return NoClaim(
+            f"its claim is on {end}, and how the column {column!r} of the table follows from it is not in its "
+            "checkpoint",
+            f"name as claimDelay how far {column!r} is behind {end} at most: 0 seconds for another name of it, 1 "
+            "microsecond for window_time",
+        )
+    if windows.length_us is None:
+        return NoClaim(
+            f"its claim is on {end}, and its state does not show how long its windows are",
+            f"give their length as claimDelay: so far is {start} behind",
+        )
+    return ClaimRule(column, by_sources=False, behind_us=windows.length_us)
+
+
+def _is_among(name: str, names: Sequence[str]) -> bool:
+    return name.lower() in (known.lower() for known in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One of the writers that a table has side by side, and those that it replaced.
+
+    `writers` are ids of queries, oldest first: each one ended when the next began. `claim` is the last one that counts,
+    None before any. A writer that was replaced and commits again (a zombie) is not of the lane any more.
+    """
+
+    writers: tuple[str, ...]
+    claim: Claim | None = None
+
+    def has(self, writer: str) -> bool:
+        """Return whether a commit of this writer is one of the lane."""
+        return writer in self.writers and self._rank(writer) >= self._rank(self.claim.writer if self.claim else "")
+
+    def take(self, claim: Claim) -> Lane:
+        """Return the lane with a newer claim. One that is behind in time, or of an older micro-batch, moves nothing."""
+        if not self.has(claim.writer):
+            return self
+        known = self.claim
+        if known is not None and known.writer == claim.writer:
+            if claim.batch < known.batch:
+                return self
+            claim = claim._replace(until_us=max(claim.until_us, known.until_us))
+        return Lane(self.writers, claim)
+
+    @property
+    def until_us(self) -> int:
+        """What it claims; `MIN_WATERMARK` before its first claim."""
+        return MIN_WATERMARK if self.claim is None else self.claim.until_us
+
+    def _rank(self, writer: str) -> int:
+        return self.writers.index(writer) if writer in self.writers else -1
+
+
+def claimed_until(lanes: Sequence[Lane]) -> int:
+    """Return up to when a table is complete by all its writers: the smallest of their claims."""
+    return min((lane.until_us for lane in lanes), default=MIN_WATERMARK)

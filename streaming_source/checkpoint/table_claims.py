@@ -1,0 +1,132 @@
+"""What the writers of one table claim, from commit to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from pyarrow import fs
+
+from alignment.claims import Lane, claimed_until
+from alignment.watermarks import Claim
+from streaming_source.checkpoint.writer import Writer
+from streaming_source.exceptions import ClaimError, OptionError
+
+__all__ = ["TableClaims", "declared_writers"]
+
+_REPLACED_BY: Final = "->"
+
+Opener: TypeAlias = Callable[[str], tuple[fs.FileSystem, str] | None]
+"""Opens the file system of a checkpoint; None for one that Arrow opens by its URI."""
+
+
+def declared_writers(
+    checkpoints: str | Sequence[str],
+    column: str | None = None,
+    delay_us: int | None = None,
+    opened: Opener = lambda _: None,
+) -> list[list[Writer]]:
+    """Return the writers that a user names: those side by side, each with those that it has replaced before it.
+
+    `checkpoints` are paths or URIs, as text separated by commas; `old -> new` is one that another has replaced. An
+    `OptionError` if none is named.
+    """
+    side_by_side = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
+    named = [[path.strip() for path in one.split(_REPLACED_BY)] for one in side_by_side]
+    if not named or not all(path for lane in named for path in lane):
+        raise OptionError(
+            f"watermarkFrom = {checkpoints!r} must name the checkpoints of the writers: one; several side by side, "
+            "separated by commas; or 'old -> new' where a query has replaced another"
+        )
+    return [[Writer(path, column, delay_us, opened(path)) for path in lane] for lane in named]
+
+
+class TableClaims:
+    """The last claim of each writer of a table. Nothing is kept of earlier ones.
+
+    Parameters
+    ----------
+    writers
+        Those side by side, each with those that it has replaced before it: `declared_writers`.
+    known
+        The claims so far, as an offset has them.
+
+    Raises
+    ------
+    ClaimError
+        If a checkpoint is gone, or is of another query than the one whose claims are known.
+    """
+
+    def __init__(self, writers: Sequence[Sequence[Writer]], known: Iterable[Claim] = ()) -> None:
+        claims = {claim.writer: claim for claim in known}
+        self._writers: Mapping[str, Writer] = {}
+        self.lanes: list[Lane] = []
+        for lane in writers:
+            # Of those that were replaced nothing is read any more: their checkpoints may be gone.
+            there = [writer for writer in lane[:-1] if writer.is_there] + [lane[-1]]
+            self._writers |= {writer.id: writer for writer in there}
+            ids = tuple(dict.fromkeys(writer.id for writer in there))
+            last = next((claims.pop(writer) for writer in reversed(ids) if writer in claims), None)
+            self.lanes.append(Lane(ids, last))
+        replaced = sum(len(lane) > 1 for lane in writers)
+        if claims and not replaced:
+            now = " and ".join(str(writer) for lane in writers for writer in lane)
+            raise ClaimError(
+                f"claims are known of {' and '.join(claims)}, and the checkpoint that is named is now of {now}: that "
+                "query began anew, as after a full refresh, and writes all rows once more. If it has replaced the old "
+                "one, name both in order: watermarkFrom = 'old -> new', with the same path twice where it is the same"
+            )
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of all writers that are named."""
+        return frozenset(self._writers)
+
+    @property
+    def until_us(self) -> int:
+        """Up to when the table is complete, in microseconds: the smallest claim of its writers."""
+        return claimed_until(self.lanes)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """The last claim of each writer that has one: what an offset keeps."""
+        return tuple(lane.claim for lane in self.lanes if lane.claim is not None)
+
+    @property
+    def column(self) -> str:
+        """The column of the table that the claims are on."""
+        return next(iter(self._writers.values())).rule.column
+
+    @property
+    def by_query(self) -> bool:
+        """Whether a claim follows from the watermark of a query, which Spark compares with times as if in UTC.
+
+        Also where no micro-batch is planned yet. A `ClaimError` if no claim can be had of a writer.
+        """
+        return any(not writer.has_started or not writer.rule.by_sources for writer in self._writers.values())
+
+    def writer(self, lane: Lane) -> Writer:
+        """Return the writer of a lane that commits now."""
+        return self._writers[lane.claim.writer if lane.claim is not None else lane.writers[-1]]
+
+    def is_declared(self, writer: str | None) -> bool:
+        """Return whether a commit of this writer is covered by a claim; one that was replaced is a stranger."""
+        return writer is not None and any(lane.has(writer) for lane in self.lanes)
+
+    def take(self, commits: Iterable[tuple[str, int, int]]) -> None:
+        """Take the newest claims from commits, oldest first: each a writer, its micro-batch, and the version.
+
+        Reads one small file for each writer that is named. See `Writer.claimed_us` for what is raised.
+        """
+        newest: dict[str, tuple[int, int]] = {}
+        for writer, batch, version in commits:
+            # Again at the end: a new writer is known to have replaced another by the order of their commits.
+            newest.pop(writer, None)
+            newest[writer] = batch, version
+        for writer, (batch, version) in newest.items():
+            if not self.is_declared(writer):
+                continue
+            claimed_us = self._writers[writer].claimed_us(batch)
+            if claimed_us is not None:
+                claim = Claim(writer, batch, claimed_us, version)
+                self.lanes = [lane.take(claim) for lane in self.lanes]

@@ -1,0 +1,59 @@
+"""Source watermarks of tables and directories: what a user names of their writers, and what these claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyarrow import fs
+
+from alignment.arrow_times import UTC, may_lack_zone
+from alignment.column_paths import fields_on_path
+from alignment.durations import parse_duration_us
+from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
+from alignment.watermarks import Claim
+from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
+from streaming_source.data_files.config import ClaimOptions
+from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.exceptions import OptionError
+
+__all__ = ["open_claims"]
+
+
+def open_claims(
+    options: ClaimOptions,
+    storage: StorageOptions,
+    schema: pa.Schema,
+    assigner: TimestampAssigner,
+    known: Iterable[Claim],
+) -> TableClaims:
+    """Return the claims of the writers that a user names, on the column with the event times; `known` are those so far.
+
+    Reads a few small files of each checkpoint.
+
+    Raises
+    ------
+    ClaimError
+        If a checkpoint is gone, or no claim can be had of its query.
+    OptionError
+        If event times do not come from a column, or are in another zone than the claims.
+    """
+    assert options.watermark_from is not None
+    if not isinstance(assigner, FieldTimestampAssigner):
+        raise OptionError(
+            "option watermarkFrom needs eventTimeColumn: claims are on a column of the table; name it, as window.end"
+        )
+    delay_us = None if options.claim_delay is None else parse_duration_us(options.claim_delay, name="claimDelay")
+
+    def opened(path: str) -> tuple[fs.FileSystem, str] | None:
+        return None if Root(path).is_local else Root(path, storage).open()
+
+    writers = declared_writers(options.watermark_from, assigner.column, delay_us, opened)
+    claims = TableClaims(writers, known)
+    is_local = any(may_lack_zone(field.type) for field in fields_on_path(schema, assigner.column)[-1:])
+    if claims.by_query and is_local and assigner.zone not in (None, UTC):
+        raise OptionError(
+            f"option timeZone = {assigner.zone!r}: {assigner.column} has no zone, and Spark compares such times with a "
+            "query's watermark as if they were in UTC; give timeZone = UTC"
+        )
+    return claims

@@ -1,0 +1,84 @@
+"""The claims of a table: by one writer, by several side by side, and by one that has replaced another."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from alignment.watermarks import MIN_WATERMARK, Claim
+from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
+from streaming_source.exceptions import ClaimError, OptionError
+from tests.checkpoint.written import SECOND, WrittenCheckpoint
+
+
+def query(path: Path, name: str, *watermarks_s: int) -> WrittenCheckpoint:
+    written = WrittenCheckpoint(path / name, id=f"id-{name}", window_s=60)
+    for batch, watermark_s in enumerate(watermarks_s):
+        written.plan(batch, watermark_s * SECOND)
+    return written
+
+
+def test_one_writer_claims_with_each_commit(tmp_path: Path) -> None:
+    a = query(tmp_path, "a", 0, 90, 150)
+    claims = TableClaims(declared_writers(str(a)))
+    assert (claims.until_us, claims.ids, claims.column) == (MIN_WATERMARK, {"id-a"}, "window.end")
+    claims.take([("id-a", 0, 1), ("id-a", 1, 2)])
+    assert (claims.until_us, claims.claims) == (90 * SECOND, (Claim("id-a", 1, 90 * SECOND, 2),))
+    claims.take([("another", 7, 3)])
+    assert (claims.until_us, claims.is_declared("another"), claims.is_declared(None)) == (90 * SECOND, False, False)
+    again = TableClaims(declared_writers(str(a)), claims.claims)
+    assert again.until_us == 90 * SECOND, "a restart knows it, whatever Spark has removed"
+    again.take([("id-a", 2, 5)])
+    assert again.until_us == 150 * SECOND
+
+
+def test_the_smaller_claim_of_two_counts(tmp_path: Path) -> None:
+    a, b = query(tmp_path, "a", 0, 90), query(tmp_path, "b", 60, 70)
+    claims = TableClaims(declared_writers(f"{a}, {b}"))
+    claims.take([("id-a", 1, 1)])
+    assert claims.until_us == MIN_WATERMARK
+    claims.take([("id-b", 1, 2)])
+    assert claims.until_us == 70 * SECOND
+
+
+def test_a_writer_that_replaced_another_goes_on_and_the_old_one_is_a_stranger(tmp_path: Path) -> None:
+    old, new = query(tmp_path, "old", 0, 90, 200), query(tmp_path, "new", 0, 50, 95)
+    claims = TableClaims(declared_writers(f"{old} -> {new}"))
+    claims.take([("id-old", 0, 1), ("id-old", 1, 2), ("id-new", 1, 3)])
+    assert claims.until_us == 50 * SECOND
+    claims.take([("id-old", 2, 4), ("id-new", 2, 5)])
+    assert (claims.until_us, claims.is_declared("id-old")) == (95 * SECOND, False)
+
+
+def test_the_checkpoint_of_a_writer_that_was_replaced_may_be_gone(tmp_path: Path) -> None:
+    old, new = query(tmp_path, "old", 0, 90), query(tmp_path, "new", 0, 50)
+    before = TableClaims(declared_writers(str(old)))
+    before.take([("id-old", 1, 1)])
+    shutil.rmtree(old.path)
+    with pytest.raises(ClaimError, match="there is no checkpoint"):
+        TableClaims(declared_writers(str(old)), before.claims)
+    claims = TableClaims(declared_writers(f"{old} -> {new}"), before.claims)
+    claims.take([("id-new", 1, 2)])
+    assert claims.until_us == 50 * SECOND
+
+
+def test_a_query_that_began_anew_under_the_same_path_must_be_named(tmp_path: Path) -> None:
+    a = query(tmp_path, "a", 0, 90)
+    before = TableClaims(declared_writers(str(a)))
+    before.take([("id-a", 1, 1)])
+    shutil.rmtree(a.path)
+    refreshed = WrittenCheckpoint(tmp_path / "a", id="id-refreshed", window_s=60)
+    refreshed.plan(0, 30 * SECOND)
+    with pytest.raises(ClaimError, match="began anew, as after a full refresh"):
+        TableClaims(declared_writers(str(a)), before.claims)
+    claims = TableClaims(declared_writers(f"{a} -> {a}"), before.claims)
+    claims.take([("id-refreshed", 0, 2)])
+    assert claims.until_us == 30 * SECOND
+
+
+@pytest.mark.parametrize("given", ["", " , ", "a,,b", "a ->", []])
+def test_writers_must_be_named(given: str | list[str]) -> None:
+    with pytest.raises(OptionError, match="must name the checkpoints"):
+        declared_writers(given)
