@@ -118,6 +118,7 @@ class Engine:
         self._idle_watermark_us: int = MIN_WATERMARK
         # What the source has emitted for all its splits.
         self._source_us: int = MIN_WATERMARK
+        self._writer: str | None = None
         self._no_more_splits = False
         # Since when only what is there is read (AvailableNow); None otherwise.
         self._drains_from_us: int | None = None
@@ -175,7 +176,7 @@ class Engine:
                 self._idle_watermark_us = event.watermark_us
             case events.SourceWatermarkMoved():
                 self._changed |= event.watermark_us > self._source_us
-                self._source_us = max(event.watermark_us, self._source_us)
+                self._source_us, self._writer = max(event.watermark_us, self._source_us), event.writer
             case events.TimeLimitMoved():
                 self._settle()
                 self.index.limit_times(event.limit_us, self.table.positions)
@@ -197,7 +198,7 @@ class Engine:
         self.complete = set(self.abandoned)
         self._no_more_splits = False
         self.horizon_us = MAX_WATERMARK
-        self._source_us = MIN_WATERMARK
+        self._source_us, self._writer = MIN_WATERMARK, None
         self.last_plan = self._pending = None
         self._reads_at_us = MAX_WATERMARK
         self._stands_since_us = event.at_us
@@ -493,6 +494,8 @@ class Engine:
             is_draining=self._drains_from_us is not None,
             reads_at_us=self._reads_at_us,
             probed_us=self.idle_clock.last_probe_us,
+            # Else what was found and is unread holds the watermark.
+            upstream=self._writer if self._source_us <= table.combined else None,
         )
 
     def story(self, split_id: str) -> tuple[StoryEvent, ...]:

@@ -193,10 +193,12 @@ class IdleWatermarkMoved:
 class SourceWatermarkMoved:
     """The source emits a watermark for all its splits: no record that it finds from now on is at or before it.
 
-    But late ones. What it has found already and is unread may be.
+    But late ones. What it has found already and is unread may be. It is the `writer` that is no further: the checkpoint
+    of a query; None if that is not known.
     """
 
     watermark_us: int
+    writer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

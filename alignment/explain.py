@@ -80,6 +80,7 @@ class Cause(StrEnum):
     GROUP = "group"
     HORIZON = "horizon"
     SLOWEST = "slowest"
+    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,8 @@ class Explanation:
     reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
     since when; None where that is not known. With a bound of `needed_bound_us` no record would have been late that a
     split delivered while it was read; None where that is not known. `metrics` are numbers of the source, by name. If it
-    `routes_late`, a query of its own reads late records.
+    `routes_late`, a query of its own reads late records. `upstream` is the checkpoint of the query that wrote what is
+    read here, where that query holds the watermark; else None.
     """
 
     watermark: int
@@ -233,6 +235,7 @@ class Explanation:
     needed_bound_us: int | None = None
     metrics: tuple[tuple[str, int], ...] = ()
     routes_late: bool = False
+    upstream: str | None = None
 
     @property
     def waits_for_group(self) -> bool:

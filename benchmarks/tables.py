@@ -20,10 +20,12 @@ from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report
+from streaming_source.completeness import complete_until
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator
 from streaming_source.spark.offsets import OffsetCodec
+from tests.checkpoint.written import WrittenCheckpoint, ours
 
 FILES, QUICK_FILES = 1_000_000, 50_000
 SECOND = 1_000_000
@@ -45,6 +47,11 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
     code = f"from benchmarks.tables import measure; measure({str(table)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     report_plans(report, "tables", f"A Delta table of {files:,} files, read through a checkpoint of its log", done)
+    asked_ms = ask_complete(table, folder / "writer")
+    median, slowest = statistics.median(asked_ms), max(asked_ms)
+    title = f"Up to when that table is complete, asked after each of {len(asked_ms)} commits of its writer"
+    report.table(title, ["median", "slowest"], [[f"{median:.0f} ms", f"{slowest:.0f} ms"]])
+    report.at_most("tables: complete", slowest, 200, " ms")
 
 
 def report_plans(report: Report, name: str, title: str, measured: str) -> None:
@@ -147,6 +154,24 @@ def measure_plans(source: TableSource) -> None:
     }
     found |= {"look_ms": statistics.median(looks) * 1e3, "offset_bytes": size, "open": n_open}
     print(json.dumps({**found, "rss_mib": peak_mib() - before_mib}))
+
+
+def ask_complete(table: Path, checkpoint: Path) -> list[float]:
+    """Return how long `complete_until` takes after each of some commits of a query, in milliseconds."""
+    written, taken = WrittenCheckpoint(checkpoint), list[float]()
+    version = deltalake.DeltaTable(str(table)).version()
+    for batch in range(20):
+        written.plan(batch, 0, ours(START_US + batch * SECOND))
+        txn = {"txn": {"appId": written.id, "version": batch, "lastUpdated": 1}}
+        entry = f"{json.dumps(txn)}\n{_add(table, WRITTEN + FILES + batch)}\n"
+        (table / "_delta_log" / f"{version + 1 + batch:020}.json").write_text(entry)
+        written.commit(batch)
+        began = time.perf_counter()
+        found = complete_until(str(table), str(checkpoint))
+        taken.append((time.perf_counter() - began) * 1e3)
+        assert found.until_us == START_US + batch * SECOND
+    # The first one imports what the others use.
+    return taken[1:]
 
 
 def peak_mib() -> float:

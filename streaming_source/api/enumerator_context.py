@@ -216,11 +216,12 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
         micro-batch.
         """
 
-    def emit_watermark(self, watermark_us: int) -> None:
+    def emit_watermark(self, watermark_us: int, writer: str | None = None) -> None:
         """Emit a watermark for all splits: no record that is found from now on is at or before it, but late ones.
 
         For an enumerator whose source has `emits_watermark`. What was found and is unread holds the watermark in any
-        case. It never goes back. Emit it again after a restart.
+        case. It never goes back. Emit it again after a restart. `writer` is the checkpoint of the query that wrote what
+        is read here, and holds the watermark; None if that is not known.
         """
         raise UnsupportedOperationError(
             f"{type(self).__name__} takes no watermark of a source as a whole; let its splits emit them"

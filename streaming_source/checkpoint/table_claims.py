@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from pyarrow import fs
 
@@ -12,7 +12,7 @@ from alignment.watermarks import Claim
 from streaming_source.checkpoint.writer import Writer
 from streaming_source.exceptions import ClaimError, OptionError
 
-__all__ = ["TableClaims", "declared_writers"]
+__all__ = ["Claimed", "TableClaims", "declared_writers"]
 
 _REPLACED_BY: Final = "->"
 
@@ -39,6 +39,18 @@ def declared_writers(
             "separated by commas; or 'old -> new' where a query has replaced another"
         )
     return [[Writer(path, column, delay_us, opened(path)) for path in lane] for lane in named]
+
+
+class Claimed(NamedTuple):
+    """What the writers of a table claim at one time.
+
+    The table is complete until `until_us`, the smallest of the `claims`, one of each writer that has any. It is that of
+    the `holder`, the checkpoint of a writer.
+    """
+
+    until_us: int
+    holder: str
+    claims: tuple[Claim, ...]
 
 
 class TableClaims:
@@ -104,6 +116,12 @@ class TableClaims:
         Also where no micro-batch is planned yet. A `ClaimError` if no claim can be had of a writer.
         """
         return any(not writer.has_started or not writer.rule.by_sources for writer in self._writers.values())
+
+    @property
+    def now(self) -> Claimed:
+        """What is claimed by the commits that were taken."""
+        slowest = min(self.lanes, key=lambda lane: lane.until_us)
+        return Claimed(slowest.until_us, self.writer(slowest).checkpoint, self.claims)
 
     def writer(self, lane: Lane) -> Writer:
         """Return the writer of a lane that commits now."""

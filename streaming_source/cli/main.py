@@ -107,6 +107,9 @@ def explain_query(
     event_log: Annotated[
         Path | None, typer.Option(help="With --split: what option eventLog of the query wrote, which has more.")
     ] = None,
+    through: Annotated[
+        bool, typer.Option("--through", help="Also the queries upstream that hold it: see watermarkFrom.")
+    ] = False,
 ) -> None:
     """Explain the watermark of a query: its cause, the split that holds it, and what to do.
 
@@ -114,13 +117,18 @@ def explain_query(
     there is no checkpoint.
     """
     # Imported here: `audit` needs no report of a source.
-    from streaming_source.monitoring.explained import explain_checkpoint
+    from streaming_source.monitoring.explained import explain_checkpoint, explain_through
     from streaming_source.monitoring.micro_batch import MicroBatch
 
     shown = None
     if split is not None:
         story = _story(checkpoint, split, event_log)
         print(json.dumps(story.to_json()) if as_json else story)
+        return
+    if through:
+        hops = [*explain_through(checkpoint)]
+        as_dict = {"hops": [{"checkpoint": path, **explained.to_json()} for path, explained in hops]}
+        print(json.dumps(as_dict) if as_json else "\n\n".join(f"{path}\n{explained}" for path, explained in hops))
         return
     with suppress(KeyboardInterrupt):
         while True:

@@ -241,8 +241,8 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
     def set_horizon(self, event_time_us: int | None) -> None:
         self._send(events.HorizonMoved(MAX_WATERMARK if event_time_us is None else event_time_us))
 
-    def emit_watermark(self, watermark_us: int) -> None:
-        self._send(events.SourceWatermarkMoved(watermark_us))
+    def emit_watermark(self, watermark_us: int, writer: str | None = None) -> None:
+        self._send(events.SourceWatermarkMoved(watermark_us, writer))
 
     # ---- life ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from textwrap import fill
@@ -30,6 +30,7 @@ __all__ = [
     "explain",
     "explain_batches",
     "explain_checkpoint",
+    "explain_through",
 ]
 
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
@@ -133,6 +134,11 @@ class ExplainedQuery:
     def __str__(self) -> str:
         if not self.sources:
             nothing = "no source of this library has planned a micro-batch of this query"
+            if self.batch is not None:
+                return (
+                    "None of its sources is of this library: its watermark is the latest event time that these have "
+                    "brought, less the delay of withWatermark."
+                )
             if self.end is None:
                 return f"Nothing is known yet: {nothing}."
             why = "does not run any more" if self.end.error is None else f"has failed: {self.end.error.rstrip('.')}"
@@ -218,6 +224,21 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     The notes of its planners do, on the machine of the driver; elsewhere it does not run if a micro-batch is overdue.
     """
     return explain_batches(MicroBatch.of_checkpoint(path), now_us)
+
+
+def explain_through(path: str, now_us: int | None = None) -> Iterator[tuple[str, ExplainedQuery]]:
+    """Explain a query from its checkpoint, then the writers upstream that hold its watermark, nearest first.
+
+    Yields the path of each checkpoint with what it shows. See `explain_checkpoint`.
+    """
+    ahead, seen = [path], {path}
+    while ahead:
+        path = ahead.pop(0)
+        explained = explain_checkpoint(path, now_us)
+        yield path, explained
+        upstream = [source.report.explanation.upstream for source in explained.sources]
+        ahead += [one for one in dict.fromkeys(upstream) if one is not None and one not in seen]
+        seen.update(ahead)
 
 
 def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) -> ExplainedQuery:

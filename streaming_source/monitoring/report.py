@@ -11,7 +11,8 @@ not empty: `others` (splits that wait for something else), `holds`, `next`, `out
 `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
 `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
 of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late,
-`late` is the option, if that is `route`, and `note` names the notes of the query's planners: see `planner_note`.
+`late` is the option, if that is `route`, `upstream` the checkpoint of a writer that holds the watermark, and `note`
+names the notes of the query's planners: see `planner_note`.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class WatermarkReport:
             "rowsBehind": sum(split.behind for split in explanation.splits),
             "metrics": self._metrics() or None,
             "late": "route" if explanation.routes_late else None,
+            "upstream": explanation.upstream,
         }
         splits = {split.split_id: _split_to_json(split) for split in explanation.splits}
         return {**_known(found), "splits": splits}
@@ -172,6 +174,7 @@ class WatermarkReport:
                 needed_bound_us=_duration_of(found.get("neededBound")),
                 metrics=_metrics_from(found.get("metrics", {})),
                 routes_late=found.get("late") == "route",
+                upstream=found.get("upstream"),
             )
             return cls(found["source"], found["n"], explanation)
         except (KeyError, TypeError, AttributeError) as error:
@@ -353,6 +356,7 @@ def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offse
         "outliers": [at for at, split in splits.items() if split.is_outlier],
         "needs": explanation.needed_bound_us,
         "late": "route" if explanation.routes_late else None,
+        "upstream": explanation.upstream,
         "metrics": dict(explanation.metrics),
         "places": None if all(map(eq, positions, _positions(offset))) else positions,
     }
@@ -419,6 +423,7 @@ def report_of_offset(
             needed_bound_us=facts.get("needs"),
             metrics=tuple(facts.get("metrics", {}).items()),
             routes_late=facts.get("late") == "route",
+            upstream=facts.get("upstream"),
         )
         return WatermarkReport(offset["source"], int(offset["n"]), explanation, note_name(offset))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

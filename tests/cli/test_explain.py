@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import Result
+from deltalake import CommitProperties, Transaction, write_deltalake
 from typer.testing import CliRunner
 
 import streaming_source
+from alignment import WatermarkStrategy
 from streaming_source.cli.main import app
-from tests.monitoring.situations import Situation, records, silent_split
+from streaming_source.connectors.delta import DeltaSource
+from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.testing import SourceHarness
+from tests.checkpoint.written import WrittenCheckpoint
+from tests.monitoring.situations import Situation, at, records, silent_split
 
 
 @pytest.fixture
@@ -89,3 +96,34 @@ def test_what_is_no_checkpoint_and_the_version(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"error: {tmp_path} is no checkpoint of a streaming query" in result.stderr
     assert CliRunner().invoke(app, ["--version"]).stdout == f"{streaming_source.__version__}\n"
+
+
+def test_it_goes_through_to_the_writer_upstream(query: Situation, tmp_path: Path) -> None:
+    """A query reads what this one has written: its watermark is held by this one's silent split."""
+    upstream = query.folder / "checkpoint"
+    (upstream / "metadata").write_text('{"id":"7e3f"}')
+    last = max(int(file.name) for file in (upstream / "offsets").iterdir())
+    rows = pa.table({"event_time": pa.array([at(0)], pa.timestamp("us", "UTC"))})
+    properties = CommitProperties(app_transactions=[Transaction("7e3f", last)])
+    write_deltalake(tmp_path / "table", rows, commit_properties=properties)
+    source = DeltaSource(str(tmp_path / "table"), watermark_from=str(upstream))
+    strategy = WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("event_time")
+    hop = SourceHarness(source, strategy)
+    hop.run()
+    written = WrittenCheckpoint(tmp_path / "hop")
+    written.plan(0, 0, json.dumps(OffsetCodec(source).encode(hop.state, hop.coordinator.explain())))
+    written.commit(0)
+    hop.close()
+
+    first, second = CliRunner().invoke(app, ["explain", str(written), "--through"]).stdout.split(f"\n\n{upstream}\n")
+    assert f"the writer of what is read here, {upstream}, has claimed" in " ".join(first.split())
+    assert "because split 'carrier=HA' has delivered nothing" in " ".join(second.split())
+    hops = json.loads(CliRunner().invoke(app, ["explain", str(written), "--through", "--json"]).stdout)["hops"]
+    assert [one["sources"][0]["cause"] for one in hops] == ["upstream", "silent"]
+    assert hops[0]["sources"][0]["upstream"] == str(upstream)
+
+
+def test_a_query_over_sources_of_sparks_own_is_explained_by_what_spark_does(tmp_path: Path) -> None:
+    stock = WrittenCheckpoint(tmp_path / "stock")
+    stock.plan(0)
+    assert "None of its sources is of this library" in CliRunner().invoke(app, ["explain", str(stock)]).stdout

@@ -12,6 +12,7 @@ from deltalake import CommitProperties, write_deltalake
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source import complete_until
 from streaming_source.exceptions import ClaimError, MalformedDataError, OffsetError
+from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.testing import SourceHarness
 from tests.tables.claimed_table import SCHEMA, DeltaWriter, reading
 from tests.tables.reading import SECOND, times
@@ -44,6 +45,38 @@ def test_the_watermark_is_the_claim_of_the_newest_commit(tmp_path: Path) -> None
     assert look(done) == MAX_WATERMARK, "the last claim of a bounded writer closes the last windows"
     assert times(done) == [11 * S, 12 * S, 30 * S, 60 * S, 90 * S]
     assert late_of(done) == {}
+    done.close()
+
+
+def test_the_writer_is_named_where_its_claim_holds_the_watermark(tmp_path: Path) -> None:
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.commit(None, [11 * S])
+    done = reading(writer.table, writer.checkpoint, max_rows=1)
+
+    def report() -> WatermarkReport:
+        explanation = done.coordinator.explain()
+        assert explanation is not None
+        found = WatermarkReport("aligned_delta", 1, explanation)
+        assert WatermarkReport.from_json(found.to_json()).sentence == found.sentence
+        return found
+
+    look(done)
+    assert (report().cause, report().explanation.upstream) == ("upstream", str(writer.checkpoint))
+    assert "has claimed nothing yet" in report().sentence
+    writer.commit(20 * S, [12 * S, 21 * S])
+    look(done)
+    assert report().cause == "upstream"
+    assert f"{writer.checkpoint}, has claimed it to be complete up to there" in report().sentence
+    assert "1970-01-01 00:00:20" in report().sentence
+    writer.commit(40 * S, [30 * S, 31 * S])
+    done.clock.advance("1 second")
+    assert done.run_batch() is not None
+    assert report().cause != "upstream", "a row that is there and unread holds it"
+    look(done)
+    assert report().cause == "upstream"
+    writer.commit(MAX_WATERMARK)
+    look(done)
+    assert report().cause == "ended"
     done.close()
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import Claim
 from streaming_source.connectors.files.backlog import WaitingFile
 from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles
@@ -18,6 +17,9 @@ from streaming_source.connectors.files.lagging import Span
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
 from streaming_source.connectors.files.marks import NO_MARKS, Known, Marks, MarkSet
 from streaming_source.data_files.file import FileBlocks
+
+if TYPE_CHECKING:
+    from streaming_source.checkpoint.table_claims import Claimed
 
 __all__ = ["FileDiscovery", "FoundFiles"]
 
@@ -32,8 +34,8 @@ class FoundFiles:
     files are skipped by the source, until they are gone. The first listing has in `finished` the paths of finished
     files that are still there, and in `forgotten` the marks of forgotten ones; the others have in `gone` those of
     forgotten files that are gone. `newest_ms` is the latest modification of all files, 0 without any. In the order of
-    event times `spans` has, by directory, those of the new files. With `watermarkFrom` the writer has `claimed` by
-    these files: up to when they are complete, and its last claim.
+    event times `spans` has, by directory, those of the new files. With `watermarkFrom` it has what the writer has
+    `claimed` by these files.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -45,7 +47,7 @@ class FoundFiles:
     forgotten: Marks | None = None
     gone: Marks = field(default_factory=lambda: NO_MARKS)
     spans: dict[str, Span] = field(default_factory=dict)
-    claimed: tuple[int, tuple[Claim, ...]] | None = None
+    claimed: Claimed | None = None
 
     def extend_span(self, file: ListedFile, blocks: FileBlocks) -> None:
         """A new file was described. O(blocks)."""

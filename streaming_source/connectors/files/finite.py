@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from alignment.durations import format_duration
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import MAX_WATERMARK, Claim, saturating_add
+from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
@@ -32,7 +32,7 @@ from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError
 
 if TYPE_CHECKING:
-    from streaming_source.checkpoint.table_claims import TableClaims
+    from streaming_source.checkpoint.table_claims import Claimed, TableClaims
 
 __all__ = ["FiniteFileEnumerator"]
 
@@ -123,7 +123,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         # Copied on a worker, in one step.
         self._discover(find_new, self._on_found, lambda: list(self._open_files.values()))
 
-    def _claimed(self, batch: int) -> tuple[int, tuple[Claim, ...]] | None:
+    def _claimed(self, batch: int) -> Claimed | None:
         """What the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
         if not self._config.emits_watermark:
             return None
@@ -145,7 +145,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
                 )
             self._writer_claims = claims
         self._writer_claims.take([(self._writer_claims.lanes[0].writers[-1], batch, batch)])
-        return self._writer_claims.until_us, self._writer_claims.claims
+        return self._writer_claims.now
 
     def _on_reopened(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
@@ -185,8 +185,8 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._publish_queue()
         if found.claimed is not None:
             # The files that were found hold the watermark.
-            claimed_us, self._claims = found.claimed
-            self._context.emit_watermark(claimed_us)
+            until_us, holder, self._claims = found.claimed
+            self._context.emit_watermark(until_us, holder)
 
     def _add_waiting(self, packed: list[bytes]) -> None:
         if self._finished.forgotten is not None:

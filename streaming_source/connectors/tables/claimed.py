@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
-from alignment.watermarks import MIN_WATERMARK, Claim
-from streaming_source.checkpoint.table_claims import TableClaims
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.checkpoint.table_claims import Claimed, TableClaims
 from streaming_source.connectors.tables.commits import Commit, CommitKind, MicroBatch
 from streaming_source.exceptions import ClaimError
 
@@ -45,14 +45,9 @@ class ClaimedCommits:
         self._writers: dict[int, str] = {}
 
     @property
-    def until_us(self) -> int:
-        """Up to when the table is complete, by the commits that were taken."""
-        return self._claims.until_us
-
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """The last one of each writer."""
-        return self._claims.claims
+    def now(self) -> Claimed:
+        """What is claimed by the commits that were taken."""
+        return self._claims.now
 
     @property
     def ids(self) -> frozenset[str]:
@@ -83,7 +78,7 @@ class ClaimedCommits:
             if commit.is_data and (writer := self._writer_of(commit)) != self._first:
                 self._writers[commit.version] = writer
         foreign = {commit.version: commit for commit in commits if self._is_foreign(commit)}
-        if foreign and self.until_us > MIN_WATERMARK:
+        if foreign and self._claims.until_us > MIN_WATERMARK:
             self._look_at(foreign, files)
         self._claims.take(
             (batch.query, batch.number, commit.version) for commit in commits for batch in self._declared(commit)
@@ -110,14 +105,14 @@ class ClaimedCommits:
         """Report files of other writers that have rows at or below the claim."""
         behind = pc.and_(
             pc.is_in(files["version"], pa.array(list(foreign), pa.int64())),
-            pc.less_equal(files["low_us"], pa.scalar(self.until_us, pa.int64())),
+            pc.less_equal(files["low_us"], pa.scalar(self._claims.until_us, pa.int64())),
         )
         for row in files.filter(behind).to_pylist():
             commit = foreign[row["version"]]
             what = (
                 f"{commit.title}, of the writer {self._writer_of(commit)}, which watermarkFrom does not name, adds "
                 f"{row['path']} with event times from {format_timestamp(row['low_us'])} on, and the table was complete "
-                f"until {format_timestamp(self.until_us)}"
+                f"until {format_timestamp(self._claims.until_us)}"
             )
             if self._fails:
                 raise ClaimError(

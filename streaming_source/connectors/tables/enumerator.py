@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError
+
+if TYPE_CHECKING:
+    from streaming_source.checkpoint.table_claims import Claimed
 
 __all__ = ["Table", "TableEnumerator"]
 
@@ -80,23 +84,18 @@ class _Added:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claimed:
-    """What the writers of a table claim by the versions that are listed, and whose those are that were listed now."""
-
-    until_us: int
-    claims: tuple[Claim, ...]
-    writers: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True)
 class _Listed:
-    """The result of one look at the table. The first one has where it `starts`, and the files that were open."""
+    """The result of one look at the table. The first one has where it `starts`, and the files that were open.
+
+    With `watermarkFrom` it has what is `claimed` by now, and whose the new versions are (`writers`).
+    """
 
     starts: Progress | None = None
     reopened: Sequence[tuple[TableFile, FileBlocks]] = ()
     added: Sequence[_Added] = ()
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
-    claimed: _Claimed | None = None
+    claimed: Claimed | None = None
+    writers: Mapping[int, str] = field(default_factory=dict)
 
 
 class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoint]):
@@ -161,7 +160,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 return _Listed()
             added, commits = found
             self._listed = added.upto
-            return _Listed(added=[added], expiring_ms=commits.expiring_ms, claimed=self._claimed())
+            return _Listed(added=[added], expiring_ms=commits.expiring_ms, **self._claimed())
         listed = self._list_first()
         self._listed = listed.added[-1].upto if listed.added else listed.starts.after if listed.starts else None
         return listed
@@ -193,7 +192,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if not is_complete and (found := self._new(after)) is not None:
             added.append(found[0])
             expiring |= found[1].expiring_ms
-        return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring, self._claimed())
+        return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring, **self._claimed())
 
     def _commits(self, after: int, upto: int) -> Commits | None:
         return Commits.of(self._lister.commits(after, upto), self._table.rules)
@@ -209,11 +208,9 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             self._claims_of_commits.take(known.whole(), added.files)
         return added, commits
 
-    def _claimed(self) -> _Claimed | None:
+    def _claimed(self) -> dict[str, Any]:
         of_commits = self._claims_of_commits
-        if of_commits is None:
-            return None
-        return _Claimed(of_commits.until_us, of_commits.claims, of_commits.take_writers())
+        return {} if of_commits is None else {"claimed": of_commits.now, "writers": of_commits.take_writers()}
 
     def _snapshot(self, version: int) -> pa.Table:
         """The files of a version; known until the first listing, if a micro-batch is read again before it."""
@@ -264,10 +261,10 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
         self._expiring.warn(len(self._waiting))
         if listed.claimed is not None:
-            self._claims = listed.claimed.claims
-            self._late.note(listed.claimed.writers)
+            until_us, holder, self._claims = listed.claimed
+            self._late.note(listed.writers)
             # The files of these versions hold the watermark.
-            self._context.emit_watermark(listed.claimed.until_us)
+            self._context.emit_watermark(until_us, holder)
         self._publish_queue()
 
     # ---- files that are opened, and finished -------------------------------------------------------------------------

@@ -23,6 +23,7 @@ RULES: Final[tuple[Rule, ...]] = (
     of_query.STOPPED,
     of_query.LONG_BATCH,
     of_query.UNREAD,
+    of_waits.UPSTREAM,
     of_records.FUTURE,
     of_waits.HORIZON,
     of_records.ALL_IDLE,

@@ -22,6 +22,7 @@ __all__ = [
     "REPORT",
     "ROWS",
     "TRANSACTION",
+    "UPSTREAM",
     "beyond_the_limit",
     "usual_move_us",
 ]
@@ -195,6 +196,33 @@ def _read_more_at_once(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 
 HORIZON: Final = Rule(Cause.HORIZON, _is_at_the_horizon, _says_horizon, _read_more_at_once)
+
+
+def _says_upstream(explanation: Explanation) -> str:
+    if explanation.watermark == MIN_WATERMARK:
+        return (
+            f"{where(explanation)}: the writer of what is read here, {explanation.upstream}, has claimed nothing yet."
+        )
+    return (
+        f"{where(explanation)} because the writer of what is read here, {explanation.upstream}, has claimed it to be "
+        "complete up to there, and no further."
+    )
+
+
+def _see_the_writer(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    yield Advice(
+        "watermarkFrom",
+        "Nothing that is there is unread, and nothing is to be changed here: see why its writer is no further, by "
+        f"streaming-source explain {reports[-1].upstream}, or explain --through of this query.",
+    )
+
+
+UPSTREAM: Final = Rule(
+    Cause.UPSTREAM,
+    lambda explanation: explanation.upstream is not None,
+    _says_upstream,
+    _see_the_writer,
+)
 
 
 def _growing(reports: Sequence[Explanation]) -> list[Explanation]:

@@ -1,0 +1,76 @@
+"""An Iceberg table that Spark's own sink writes is read by what its writer claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from alignment import WatermarkStrategy
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source import complete_until
+from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.testing import SourceHarness
+from tests.faults.killed_process import KilledQueryLog
+from tests.iceberg.by_spark import run_by_spark
+from tests.iceberg.tables import SECOND, catalog_in, catalog_options, properties_in
+
+MINUTE = 60 * SECOND
+
+
+def write_rows(folder: Path, first: int, files: int) -> None:
+    """Files of one micro-batch each: a minute further each, with rows up to two minutes behind, which Spark drops."""
+    folder.mkdir(exist_ok=True)
+    for number in range(first, first + files):
+        seconds = [number * 60 + second for second in (50, 10, -100, 30)]
+        times = pa.array([1_767_225_600 * SECOND + second * SECOND for second in seconds], pa.timestamp("us", "UTC"))
+        pq.write_table(pa.table({"ts": times}), folder / f"{number:03}.parquet")
+
+
+@pytest.mark.soak
+def test_windows_that_sparks_sink_commits_are_complete_until_the_watermark_of_their_micro_batch(tmp_path: Path) -> None:
+    catalog_in(tmp_path)
+    write_rows(tmp_path / "rows", 0, 8)
+    run_by_spark("windows_by_spark.py", str(tmp_path))
+
+    checkpoint = tmp_path / "writer"
+    options = {f"catalog.{name}": value for name, value in catalog_options(tmp_path).items()} | {
+        "catalog.name": "tests"
+    }
+
+    def claimed() -> int:
+        found = complete_until("db.minutes", str(checkpoint), options=options)
+        assert found.column == "window.end"
+        assert found.until_us is not None
+        return found.until_us
+
+    def planned(batch: int) -> int:
+        logged = (checkpoint / f"offsets/{batch}").read_text().splitlines()[1]
+        return int(json.loads(logged)["batchWatermarkMs"]) * 1000
+
+    assert claimed() == planned(KilledQueryLog(checkpoint).last("offsets")) > 1_767_225_600 * SECOND
+    source = IcebergSource("db.minutes", catalog=properties_in(tmp_path), watermark_from=str(checkpoint))
+    strategy = WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("window.end")
+    done = SourceHarness(source, strategy)
+    done.run()
+    assert done.watermark == claimed()
+    read = {time for records in done.records().values() for _, time in records}
+    assert len(read) >= 6
+    assert max(read) <= done.watermark, "a window came before it had ended"
+
+    before = done.watermark
+    write_rows(tmp_path / "rows", 8, 5)
+    run_by_spark("windows_by_spark.py", str(tmp_path))
+    done.clock.advance("1 second")
+    done.run()
+    assert done.watermark == claimed() > before > MIN_WATERMARK
+    new = {time for records in done.records().values() for _, time in records} - read
+    assert len(new) >= 4
+    assert min(new) > before, "no window that was claimed to be there came later"
+    assert not done.coordinator.runtime.engine.late.any()
+    done.close()
+    snapshots = catalog_in(tmp_path).load_table("db.minutes").metadata.snapshots
+    assert all("spark.sql.streaming.epochId" in one.summary.additional_properties for one in snapshots if one.summary)
