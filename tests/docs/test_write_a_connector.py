@@ -8,6 +8,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,8 @@ from tests.spark.support import Run, eventually, fails_with
 PAGE = ROOT / "docs" / "write-a-connector.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
+
+_IN_MEMORY = Path("/dev/shm")
 
 Rows = dict[str, list[tuple[int, int]]]
 """Rowid and event time in microseconds by table."""
@@ -217,7 +220,10 @@ def test_what_cannot_be_read_is_an_error_that_says_what_it_is(
 def test_it_passes_the_suite_for_connectors(connector: ModuleType, tmp_path: Path) -> None:
     test = tmp_path / "test_sqlite_source.py"
     test.write_text(code(PAGE, test.name), encoding="utf-8")
-    outcome = run_python(tmp_path, connector, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", test.name)
+    options = ["-q", "-W", "error", "-p", "no:cacheprovider"]
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as databases:
+        # SQLite writes each row through to the disk: that takes longer than the suite.
+        outcome = run_python(tmp_path, connector, "-m", "pytest", *options, f"--basetemp={databases}/of", test.name)
     assert outcome.returncode == 0, outcome.stdout
     summary = outcome.stdout.splitlines()[-1]
     assert int(summary.split(" passed")[0]) > 50
@@ -240,6 +246,7 @@ def _stopped(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.usefixtures("_stopped")
 def test_rows_and_tables_that_come_while_a_query_runs_or_rests_are_each_read_once(
     spark: SparkSession, connector: ModuleType, skewed: Database, tmp_path: Path

@@ -103,13 +103,13 @@ def check_small(consumed: Consumed, beside_bytes: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("files", [5_000, pytest.param(100_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("files", [2_500, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_many_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path, files: int) -> None:
     check_small(consume(ManyFiles(files, shuffled=True), state_location=str(tmp_path)), 1024)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("files", [4_000, pytest.param(12_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("files", [2_500, pytest.param(12_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("case", CASES)
 def test_the_offset_stays_small_over_restarts_in_every_order(tmp_path: Path, case: str, files: int) -> None:
     arguments: dict[str, Any] = dict(CASES[case])
@@ -123,7 +123,7 @@ def test_the_offset_stays_small_over_restarts_in_every_order(tmp_path: Path, cas
 def test_a_restart_after_every_micro_batch_reads_each_record_once(tmp_path: Path) -> None:
     for number, arguments in enumerate(CASES.values()):
         extra = {"state_location": str(tmp_path / str(number))} if number == 0 else {}
-        consumed = consume(ManyFiles(1500, shuffled=number == 0), restart_every=1, **arguments, **extra)
+        consumed = consume(ManyFiles(800, shuffled=number == 0), restart_every=1, **arguments, **extra)
         assert (consumed.starts == 1).all()
 
 

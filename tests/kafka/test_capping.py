@@ -192,7 +192,7 @@ def read_on(begun: Reading, wanted: int) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12))])
 def test_under_anything_at_random(topic: Topic, indexing: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     partitions = int(rng.integers(1, 5))

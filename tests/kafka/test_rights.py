@@ -112,7 +112,13 @@ def told(topic: Topic, how: str) -> str:
 @pytest.mark.parametrize(
     ("rights", "how"),
     [
-        *((rights, how) for rights in MISSING for how in ("index", "scan", "reports")),
+        *((rights, "index") for rights in MISSING),
+        *((rights, how) for rights in ((), ("READ",)) for how in ("scan", "reports")),
+        *(
+            pytest.param(rights, how, marks=pytest.mark.soak)
+            for rights in (("DESCRIBE",), ("READ", "of the group"))
+            for how in ("scan", "reports")
+        ),
         (("READ",), "group"),
         (("READ",), "prefix"),
         # A client waits a second or more for its first token.
@@ -155,8 +161,16 @@ def test_of_several_topics_those_are_named_that_are_refused(topic: Topic) -> Non
     allowed.close()
 
 
-@pytest.mark.parametrize("left", ["", "DESCRIBE"], ids=["none", "DESCRIBE"])
-@pytest.mark.parametrize("how", ["index", "scan", "pattern"])
+@pytest.mark.parametrize(
+    ("how", "left"),
+    [
+        ("index", ""),
+        ("scan", "DESCRIBE"),
+        ("pattern", ""),
+        *(pytest.param(how, left, marks=pytest.mark.soak) for how, left in (("index", "DESCRIBE"), ("scan", ""))),
+        pytest.param("pattern", "DESCRIBE", marks=pytest.mark.soak),
+    ],
+)
 def test_a_right_that_is_taken_while_a_query_reads_is_no_loss_of_the_topic(topic: Topic, how: str, left: str) -> None:
     give(written(topic), "READ")
     more = {"discoveryInterval": "200 ms", "failOnDataLoss": "false"}

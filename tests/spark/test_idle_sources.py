@@ -80,12 +80,18 @@ def seconds(begin: int, end: int, step: int = 1) -> np.ndarray:
     return T0 + np.arange(begin, end, step, dtype=np.int64) * SECOND
 
 
-@pytest.mark.parametrize("split_by", [pytest.param("directory"), pytest.param("file", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("names", "split_by"),
+    [
+        ("ab", "directory"),
+        *(pytest.param("abc", split_by, marks=pytest.mark.soak) for split_by in ("directory", "file")),
+    ],
+)
 def test_a_union_with_an_empty_source_counts_all_records_in_two_runs(
-    spark: SparkSession, tmp_path: Path, split_by: str
+    spark: SparkSession, tmp_path: Path, names: str, split_by: str
 ) -> None:
-    """Of four sources one has no file. The first run ends at the slowest; the second, when all are idle, at the end."""
-    logs = {name: seconds(7 * i, 600) for i, name in enumerate("abc")}
+    """One source more has no file. The first run ends at the slowest; the second, when all are idle, at the end."""
+    logs = {name: seconds(7 * i, 600) for i, name in enumerate(names)}
     logs["b"] = logs["b"][:-90]
     write(tmp_path, logs)
     runs = []
