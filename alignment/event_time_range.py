@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy.typing as npt
 from alignment.arrow_times import format_timestamp
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 __all__ = ["ALL_TIMES", "EventTimeRange", "Overlap"]
 
@@ -27,6 +29,8 @@ WHOLLY: Final = 2
 @dataclass(frozen=True, slots=True)
 class EventTimeRange:
     """The event times `from_us <= t < until_us`, in microseconds since the epoch; None where there is no bound.
+
+    A batch may want several ranges: between them are `gaps`, each `[from, until)`, ascending and apart from each other.
 
     A record without a valid event time is in no range and outside of none: what becomes of it is decided elsewhere, so
     that a block in which there may be one is never left out. With an `overlap` of `keep` or `fail` no block is left out
@@ -51,6 +55,19 @@ class EventTimeRange:
     from_us: int | None = None
     until_us: int | None = None
     overlap: Overlap = "drop"
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of_ranges(cls, ranges: Sequence[tuple[int, int]]) -> EventTimeRange:
+        """Return the event times of ranges `[from_us, until_us)`, at least one, ascending and apart from each other.
+
+        Examples
+        --------
+        >>> EventTimeRange.of_ranges([(0, 10), (50, 60)]).gaps
+        ((10, 50),)
+        """
+        gaps = tuple((before, after) for (_, before), (after, _) in pairwise(ranges))
+        return cls(ranges[0][0], ranges[-1][1], gaps=gaps)
 
     def __post_init__(self) -> None:
         if self.from_us is not None and self.until_us is not None and self.until_us <= self.from_us:
@@ -72,6 +89,7 @@ class EventTimeRange:
             outside |= times < self.from_us
         if self.until_us is not None:
             outside |= times >= self.until_us
+        outside |= self._gap_from(times, times)
         outside &= times != NO_TIMESTAMP
         return outside
 
@@ -87,9 +105,29 @@ class EventTimeRange:
             touched, wholly = touched | (low < self.from_us), wholly | (high < self.from_us)
         if self.until_us is not None:
             touched, wholly = touched | (high >= self.until_us), wholly | (low >= self.until_us)
+        if self.gaps:
+            starts, ends = self._edges
+            # The first gap that ends behind the block's earliest time.
+            gap = np.searchsorted(ends, low, side="right")
+            touched |= np.append(starts, MAX_WATERMARK)[gap] <= high
+            wholly |= self._gap_from(low, high)
         touched &= high != NO_TIMESTAMP
         wholly &= low != NO_TIMESTAMP
         return touched.astype(np.int8) + wholly
+
+    def _gap_from(self, low: Int64Array, high: Int64Array) -> BoolArray:
+        """`bool[n]`: whether all of `[low, high]` lies in one gap, `int64[n]` each. O(n log gaps)."""
+        if not self.gaps:
+            return np.zeros(low.shape, np.bool_)
+        starts, ends = self._edges
+        gap = np.searchsorted(starts, low, side="right") - 1
+        inside: BoolArray = (gap >= 0) & (high < ends[gap])
+        return inside
+
+    @property
+    def _edges(self) -> tuple[Int64Array, Int64Array]:
+        starts, ends = np.array(self.gaps, np.int64).T
+        return starts, ends
 
     def without_earlier(self, times: Int64Array) -> Int64Array:
         """The event times with `NO_TIMESTAMP` in place of those before the range, `int64[n]`. O(n).

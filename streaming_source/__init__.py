@@ -26,6 +26,7 @@ __all__ = [
     "FileSource",
     "IcebergSource",
     "KafkaSource",
+    "Repair",
     "TimestampAssigner",
     "WatermarkGenerator",
     "WatermarkOutput",
@@ -40,6 +41,7 @@ __all__ = [
     "late_records",
     "read_stream",
     "register",
+    "repair",
     "required_delay",
     "with_exact_watermark",
 ]
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.frames import from_source, late_records, read_stream
     from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import register
+    from streaming_source.spark.repair import Repair, repair
     from streaming_source.spark.watermark_rows import required_delay
 
 _HOMES = {
@@ -82,6 +85,7 @@ _HOMES = {
     "streaming_source.spark.frames": ["from_source", "late_records", "read_stream"],
     "streaming_source.spark.listener": ["AlignmentListener"],
     "streaming_source.spark.registration": ["register"],
+    "streaming_source.spark.repair": ["Repair", "repair"],
     "streaming_source.spark.watermark_rows": ["required_delay"],
 }
 

@@ -152,6 +152,22 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
         """
         return ()
 
+    def read_at(self, splits: Sequence[SplitT], known: Mapping[str, SplitT], checkpoint: CheckpointT) -> Sequence[int]:
+        """Return up to which position each split had been read at a state of a stream over the same data.
+
+        Called in a batch that reads what the stream has read, for splits at their ends, of the source of
+        `Source.for_batch_at`. `known` are the splits of the state by their ids, `checkpoint` is what its enumerator
+        remembered. Override it where splits end, or positions may begin anew: it is 0 of a split that is new since, and
+        a `DataLossError` where records that the stream has read are gone.
+        """
+        for split in splits:
+            if split.split_id not in known:
+                raise UnsupportedOperationError(
+                    f"{type(self).__name__}: split {split.split_id!r} is not in the offset of the query, which does "
+                    "not show whether it was read to its end or is new; override read_at"
+                )
+        return [known[split.split_id].position for split in splits]
+
     def ranges_to_read(self, ranges: Sequence[SplitRange[SplitT]]) -> Sequence[SplitRange[SplitT]]:
         """Return the ranges of a micro-batch as its tasks get them; by default unchanged.
 

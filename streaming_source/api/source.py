@@ -132,6 +132,14 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
         return self
 
+    def for_batch_at(self, checkpoint: CheckpointT) -> tuple[Source[SplitT, CheckpointT], CheckpointT]:
+        """The source that reads in a batch what a stream has read up to a state, for `SplitEnumerator.read_at`.
+
+        By default it is that of `for_batch`, with the enumerator's checkpoint in that state as it is. A source that
+        has versions reads the one of that state.
+        """
+        return self.for_batch(), checkpoint
+
     def for_stream(self) -> Source[SplitT, CheckpointT]:
         """The source that a stream reads; by default this one. Called as the frame is loaded, before any I/O.
 

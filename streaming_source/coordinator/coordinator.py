@@ -97,6 +97,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
+        # What a batch reads at most: all that a stream had read in this state.
+        self._read_at: SourceState[SplitT, CheckpointT] | None = None
         self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
         self._warned_of_waiting = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
@@ -314,7 +316,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # While planning goes on, discovery finds lost splits in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
-        pairs = [*end.since(start, reads_on=reads_on), *self._left_out(start, end)]
+        pairs = self._as_read([*end.since(start, reads_on=reads_on), *self._left_out(start, end)])
         # In the order of their ids, wherever they were found: what is read again is cut in the same way.
         pairs.sort(key=lambda pair: pair[1].split_id)
         pairs = [(before, after) for before, after in pairs if after.position > before.position]
@@ -324,6 +326,20 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         ranges = [part for before, after in pairs for part in ranges_between(before, after, size)]
         left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
         return self.host.enumerator.ranges_to_read(left)
+
+    def _as_read(self, pairs: list[tuple[SplitT, SplitT]]) -> list[tuple[SplitT, SplitT]]:
+        """Cut what lies between two states of splits to what `everything` reads of it."""
+        if (at := self._read_at) is None or not pairs:
+            return pairs
+        known, ends = at.by_id(), [ended for _, ended in pairs]
+        assert at.checkpoint is not None, "a state with records has a checkpoint"
+        stops = self.host.enumerator.read_at(ends, known, at.checkpoint)
+        cut = []
+        for (begun, ended), stop in zip(pairs, stops, strict=True):
+            split = known.get(ended.split_id)
+            first = begun.position if split is None else max(begun.position, split.origin().position)
+            cut.append((begun.at(first), ended.at(max(min(ended.position, stop), first))))
+        return cut
 
     def _left_out(
         self, start: SourceState[SplitT, CheckpointT], end: SourceState[SplitT, CheckpointT]
@@ -343,17 +359,24 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             )
         return [(before.get(split.split_id) or split.origin(), split) for split in found]
 
-    def everything(self, min_rows: int) -> list[SplitRange[SplitT]]:
+    def everything(self, min_rows: int, at: SourceState[SplitT, CheckpointT] | None = None) -> list[SplitRange[SplitT]]:
         """Return all present records of a fresh source, for a batch read. Call only `restore` before.
 
-        A bounded source without an index is not read ahead: readers find the ends of its splits.
+        If `at` is given they are those that a stream had read in that state, and the source is that of
+        `Source.for_batch_at`. A bounded source without an index is not read ahead: readers find the ends of its splits.
         """
+        self._read_at = at
         self.drain()
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
             self.host.start()
             self.host.run_until(lambda: not self.host.calls.awaits_first)
-            ends = [(split, split.position + 1 if split.stop is None else split.stop) for split in self.host.added]
-            whole = [SplitRange(split, end - split.position) for split, end in ends if end > split.position]
+            added = self.host.added
+            ends = [split.at(split.position + 1 if split.stop is None else split.stop) for split in added]
+            whole = [
+                SplitRange(begun if at is None else begun.until(ended.position), ended.position - begun.position)
+                for begun, ended in self._as_read(list(zip(added, ends, strict=True)))
+                if ended.position > begun.position
+            ]
             size = rows_per_range(sum(part.rows for part in whole), self._readers, min_rows)
             return [part for one in whole for part in cut_range(one, size)]
         found: list[SplitRange[SplitT]] = []

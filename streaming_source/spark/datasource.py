@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from streaming_source.spark.options import (
     FrameOptions,
     frame_options,
     read_rules,
+    repair_times,
     source_strategy_of,
     strategy_of,
 )
@@ -165,8 +167,10 @@ class AlignedDataSource:
         """Create it from the arguments of `from_source`; `options` are those with which Spark loads the source."""
         values = FRAME_OPTIONS.parse(options)
         emits = values["watermarkRows"] == EMITTED
-        late = {"late_of": values["lateRecordsOf"], "late_from": values["lateRecordsFrom"]}
-        return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **late))
+        own = {"late_of": values["lateRecordsOf"], "late_from": values["lateRecordsFrom"]}
+        own |= {"repair_delay_us": values["repairDelay"], "repair_read": values["repairRead"]}
+        own["times"] = repair_times(frame.times, values["repairRead"])
+        return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **own))
 
     @property
     def needs_gateway(self) -> bool:
@@ -242,6 +246,10 @@ class AlignedDataSource:
                 "would be removed unread; leave cleanSource out, or the range"
             )
         bounded = self.source.boundedness is Boundedness.BOUNDED
+        if self.options.repair_delay_us is not None:
+            from streaming_source.spark.late_reader import NOTE_COLUMN
+
+            schema = StructType([field for field in schema if field.name != NOTE_COLUMN])
         strategy, needed, shaper = self._for_frame(schema, self.options)
         rules = read_rules(strategy, self.options, bounded=bounded, by_source=self.source.emits_watermark)
         if self.options.late_of is not None:
@@ -258,6 +266,7 @@ class AlignedDataSource:
                 checkpoint=late_of,
                 location=self.options.late_location,
                 first=late_from,
+                repair_delay_us=self.options.repair_delay_us,
             )
         return AlignedStreamReader(self.source.for_stream(), rules, needed, shaper)
 
@@ -270,6 +279,9 @@ class AlignedDataSource:
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         planning = PlanningRules(out_of_orderness_us=None, times=self.options.times, counts_outside=False)
         rules = ReadRules(strategy, planning, max_future_skew_us=skew_us, at_once=True)
+        if self.options.repair_read is not None:
+            at = json.loads(self.options.repair_read)["offset"]
+            return AlignedBatchReader(self.source, rules, needed, shaper, at=at)
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:

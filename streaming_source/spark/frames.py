@@ -7,13 +7,13 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Boundedness, Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
-from streaming_source.spark.exact_watermark import SOURCE_FORMAT, exact_frame, loaded_from
+from streaming_source.spark.exact_watermark import SOURCE_FORMAT, Loaded, exact_frame, loaded_from
 from streaming_source.spark.loading import as_our_own, load_stream
 from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
@@ -31,7 +31,7 @@ from streaming_source.spark.watermark_rows import EMITTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_records", "read_stream"]
+__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_frame", "late_records", "read_stream"]
 
 SOURCES: Final[dict[str, AlignedDataSource]] = {}
 """Format name that `from_source` made -> its data source, the latest of each name."""
@@ -313,10 +313,17 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     >>> late = late_records(events, "/checkpoints/windows")  # doctest: +SKIP
     >>> late.writeStream.option("checkpointLocation", "/checkpoints/late").start("/data/late")  # doctest: +SKIP
     """
-    loaded = loaded_from(df, "late_records", may_be_exact=True)
+    return late_frame(df, checkpoint, "late_records", from_batch)[0]
+
+
+def late_frame(
+    df: DataFrame, checkpoint: str, caller: str, from_batch: int | None, repair_delay_us: int | None = None
+) -> tuple[DataFrame, Loaded]:
+    """Return the frame of the late records, for repairs with their notes, and what `df` was loaded from."""
+    loaded = loaded_from(df, caller, may_be_exact=True)
     if not isinstance(checkpoint, str | PathLike):
         raise OptionError(
-            f"late_records: checkpoint = {checkpoint!r} is no path; give the checkpointLocation of the query whose "
+            f"{caller}: checkpoint = {checkpoint!r} is no path; give the checkpointLocation of the query whose "
             "late records these are"
         )
     options = {**loaded.options, "lateRecordsOf": str(checkpoint)}
@@ -328,8 +335,16 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
         # Checked here so that the user's own call raises; formats that the user registered only Spark can check.
         AlignedDataSource.of_format(loaded.format_name, options)
     schema = df.schema if loaded.schema_text is None else loaded.schema_text
+    if repair_delay_us is not None:
+        # Imported here: few programs repair.
+        from streaming_source.spark.late_reader import NOTE_COLUMN
+
+        options["repairDelay"] = f"{repair_delay_us} microseconds"
+        # The note has a row of its own, which is null in all other columns.
+        fields = [StructField(field.name, field.dataType) for field in df.schema]
+        schema = StructType([*fields, StructField(NOTE_COLUMN, StringType())])
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options)
-    return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load()
+    return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load(), loaded
 
 
 def _checked_name(name: str) -> str:

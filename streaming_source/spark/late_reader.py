@@ -8,12 +8,15 @@ committed, and how many records they have routed in all. Missing records, or ano
 
 from __future__ import annotations
 
+import json
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,15 +27,23 @@ from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.data_files.journal import Journal
 from streaming_source.exceptions import DataLossError, OffsetError
+from streaming_source.monitoring.report import WHY
 from streaming_source.spark.input_partition import AlignedInputPartition
-from streaming_source.spark.late_log import LateEntry, LateLog
+from streaming_source.spark.late_log import LateEntry, LateLog, LatePlace
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.readers import plainly, read_splits
 from streaming_source.spark.rows import RowShaper
 
-__all__ = ["LateStreamReader"]
+__all__ = ["NOTE_COLUMN", "LateStreamReader"]
 
 _log = logging.getLogger(__name__)
+
+NOTE_COLUMN: Final = "_repair"
+"""Column that a frame for repairs has behind the others: null, but for one row of each micro-batch, the note.
+
+It is JSON: the `id` of the query of the late records; the `query` that routed them, with its `batch` that is committed
+and the `offset` of its source there; and the watermark `closed_us` by which its windows were emitted up to there.
+"""
 
 _VERSION: Final = 2
 _MOST: Final = 1_000
@@ -60,16 +71,21 @@ class LateInputPartition(InputPartition):
     """The late records that one task reads."""
 
     ranges: tuple[LateRange, ...]
+    note: str | None = None
     # PySpark's own field, which its `__repr__` shows.
     value: Any = None
 
 
 class _Committed(NamedTuple):
-    """A committed micro-batch of the query (-1 for none), the source's offset after it, and that offset's state."""
+    """A committed micro-batch of the query (-1 for none), the source's offset after it, and that offset's state.
+
+    Windows that end at or before `closed_us` were emitted up to there.
+    """
 
     batch: int
     offset: Offset
     state: SourceState[Any, Any]
+    closed_us: int = 0
 
 
 @dataclass(eq=False)
@@ -78,6 +94,9 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     An offset has the query, a micro-batch of it that was committed, the id of the late log, the state `n` of the source
     up to which it was read, and how many records were routed up to that state. `more` means that entries were left.
+
+    With a `repair_delay_us` late records wait until the query has emitted all windows in which they can be: those that
+    end up to so long after the watermark at which they were late. The offset then has the note of `NOTE_COLUMN`.
     """
 
     source: Source[Any, Any]
@@ -87,6 +106,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     checkpoint: str
     location: str = field(repr=False)
     first: int | None
+    repair_delay_us: int | None = None
     _target: _Committed | None = field(default=None, init=False)
     _looks_at: float = field(default=0.0, init=False)
     _warned: bool = field(default=False, init=False)
@@ -141,7 +161,10 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [self._range(log, entry, end["batch"] + 1) for entry in entries]
         tasks = min(self.shaper.options.tasks, len(ranges))
         cuts = [task * len(ranges) // tasks for task in range(tasks + 1)] if ranges else []
-        return [LateInputPartition(tuple(ranges[first:behind])) for first, behind in pairwise(cuts)]
+        # Not where the offset is one that only became durable.
+        notes = [json.dumps(end["note"])] if ranges and "note" in end else []
+        shares = [tuple(ranges[first:behind]) for first, behind in pairwise(cuts)]
+        return [LateInputPartition(share, *notes[task : task + 1]) for task, share in enumerate(shares)]
 
     @plainly
     def commit(self, end: Offset) -> None:
@@ -169,7 +192,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start.get("n") is None:
             # Returned at once to become durable: Spark removes the offsets that it was looked up in.
             return {"v": _VERSION, "query": query, "batch": start["batch"], "log": None, "n": begin, "routed": routed}
-        last, offset, state = self._newest(log) if self._target is None else self._target
+        last, offset, state, closed_us = self._newest(log) if self._target is None else self._target
         if state.sequence < begin:
             raise OffsetError(
                 f"late_records: late records up to state {begin} of the source were read, and {log.checkpoint} is at "
@@ -180,17 +203,35 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = {"v": _VERSION, "query": query, "batch": last, "log": offset.get(LATE_LOG)}
         late_log = self._late_log(end)
         places = [] if late_log is None else late_log.places(begin, state.sequence)
-        if len(places) > _MOST:
-            place = places[_MOST - 1]
+        count = min(len(places), _MOST)
+        if self.repair_delay_us is not None and late_log is not None:
+            count = min(count, self._closed(late_log, places, closed_us))
+            if not count:
+                return start
+            note = {"id": start.get("note", {}).get("id") or uuid4().hex[:12], "query": query, "batch": last}
+            read_to = {name: value for name, value in offset.items() if name != WHY}
+            end["note"] = {**note, "closed_us": closed_us, "offset": read_to}
+        if len(places) > count:
+            place = places[count - 1]
             return {**end, "n": place.sequence, "routed": place.routed, "more": True}
         return {**end, "n": state.sequence, "routed": state.routed}
+
+    def _closed(self, late_log: LateLog, places: Sequence[LatePlace], closed_us: int) -> int:
+        """Return of how many first entries all windows were emitted, by the watermarks at which records were late."""
+        assert self.repair_delay_us is not None
+        return bisect_right(
+            places,
+            closed_us - self.repair_delay_us,
+            key=lambda place: late_log.read(place).begun.table.combined,
+        )
 
     def _newest(self, log: OffsetLog) -> _Committed:
         """The last micro-batch that is committed."""
         for trial in range(_TRIALS):
             last = max(log.committed(), default=-1)
             try:
-                return _Committed(last, *self._state(log, last))
+                closed_us = 0 if last < 0 else log.read(last).watermark_us
+                return _Committed(last, *self._state(log, last), closed_us)
             except DataLossError:
                 if trial == _TRIALS - 1:
                     raise
@@ -255,8 +296,22 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LateInputPartition)
+        if self.repair_delay_us is None:
+            for part in partition.ranges:
+                yield from self._read(part)
+            return
+        if partition.note is not None:
+            nulls = [pa.nulls(1, field.type) for field in self.shaper.schema]
+            yield pa.RecordBatch.from_arrays([*nulls, pa.array([partition.note])], schema=self._schema_with_note)
         for part in partition.ranges:
-            yield from self._read(part)
+            for batch in self._read(part):
+                columns = [*batch.columns, pa.nulls(batch.num_rows, pa.string())]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema_with_note)
+
+    @property
+    def _schema_with_note(self) -> pa.Schema:
+        schema: pa.Schema = self.shaper.schema.append(pa.field(NOTE_COLUMN, pa.string()))
+        return schema
 
     def _read(self, part: LateRange) -> Iterator[pa.RecordBatch]:
         rows = 0

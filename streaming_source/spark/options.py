@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ __all__ = [
     "FrameOptions",
     "frame_options",
     "read_rules",
+    "repair_times",
     "source_strategy_of",
     "strategy_of",
 ]
@@ -169,6 +171,19 @@ class FrameOptions:
     )
     late_from: int | None = option_field(
         None, "lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."
+    )
+    repair_delay_us: int | None = option_field(
+        None,
+        "repairDelay",
+        duration(),
+        "Not needed: `repair` gives it. Late records wait until windows are emitted that end so long after them.",
+    )
+    repair_read: str | None = option_field(
+        None,
+        "repairRead",
+        text,
+        "Not needed: `repair` gives it. What a batch reads of what a stream has read: JSON of `ranges` of event times "
+        "and the stream's `offset`.",
     )
     invalid_timestamp: str = option_field(
         "fail",
@@ -361,7 +376,7 @@ def frame_options(values: Mapping[str, Any], driver_host: str = "127.0.0.1", zon
         "min_readers": values.get("minPartitions"),
         "max_rows_per_reader": values.get("maxRecordsPerPartition"),
         "reports": values.get("indexing") == "off",
-        "times": _times(values, zone),
+        "times": repair_times(_times(values, zone), values["repairRead"]),
         "gateway_host": values["gatewayHost"] or driver_host,
     }
     return FrameOptions(**arguments(FrameOptions, values) | own)
@@ -384,6 +399,21 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange | None
             "or eventTimeUntil as well"
         )
     return found or None
+
+
+def repair_times(wanted: EventTimeRange, repair_read: str | None) -> EventTimeRange:
+    """Return the ranges of a batch that repairs windows, within those that the stream reads."""
+    if repair_read is None:
+        return wanted
+    low, high = wanted.from_us, wanted.until_us
+    if wanted.overlap == "keep":
+        low = high = None
+    ranges = [
+        (first, last)
+        for start, end in json.loads(repair_read)["ranges"]
+        if (first := start if low is None else max(start, low)) < (last := end if high is None else min(end, high))
+    ]
+    return EventTimeRange.of_ranges(ranges)
 
 
 def _time(option: str, written: str | None, zone: str | None) -> int | None:

@@ -170,7 +170,8 @@ class FailedStreamReader(DataSourceStreamReader):
 class AlignedBatchReader(DataSourceReader):
     """Reads all current data of a source at once, without watermarks, alignment or row limits.
 
-    `known` are the columns of the data, if `schema` has only some of them: others are new, and reported as such.
+    `known` are the columns of the data, if `schema` has only some of them: others are new, and reported as such. With
+    an offset `at` of a stream over `source` this reads what that stream had read there.
     """
 
     source: Source[Any, Any]
@@ -178,19 +179,27 @@ class AlignedBatchReader(DataSourceReader):
     schema: pa.Schema
     shaper: RowShaper
     known: pa.Schema | None = None
+    at: Offset | None = None
 
     @plainly
     def partitions(self) -> Sequence[AlignedInputPartition]:
         # Imported here: tasks plan nothing.
         from streaming_source.coordinator import SourceCoordinator
+        from streaming_source.spark.offsets import OffsetCodec
+
+        source, at = self.source, None
+        if self.at is not None:
+            at = OffsetCodec(source).decode(self.at)
+            source, checkpoint = source.for_batch_at(at.checkpoint)
+            at = replace(at, checkpoint=checkpoint)
 
         options, tasks = self.shaper.options, self.shaper.options.tasks
         columns = self.schema if self.known is None else self.known
-        coordinator = SourceCoordinator(self.source, self.rules, columns, monotonic_us, readers=tasks)
+        coordinator = SourceCoordinator(source, self.rules, columns, monotonic_us, readers=tasks)
         before = coordinator.state
         try:
             coordinator.restore(before)
-            ranges = coordinator.everything(options.min_rows_per_reader)
+            ranges = coordinator.everything(options.min_rows_per_reader, at)
         finally:
             coordinator.close()
         limit_us = self.rules.time_limit_at(wall_clock_us())

@@ -20,18 +20,23 @@ def ranges(draw: st.DrawFn) -> EventTimeRange:
     first, last = draw(bounds), draw(bounds)
     if first is not None and last is not None:
         first, last = min(first, last), max(first, last) + 1
+    if first is not None and last is not None and draw(st.booleans()):
+        edges = sorted(draw(st.sets(st.integers(first, last), min_size=4, max_size=8)))
+        return EventTimeRange.of_ranges(list(zip(edges[::2], edges[1::2], strict=False)))
     return EventTimeRange(first, last)
 
 
 def lies_outside(wanted: EventTimeRange, time: int) -> bool:
     if time == NO_TIMESTAMP:
         return False
+    if any(start <= time < end for start, end in wanted.gaps):
+        return True
     is_early = wanted.from_us is not None and time < wanted.from_us
     return is_early or (wanted.until_us is not None and time >= wanted.until_us)
 
 
 @given(ranges(), st.lists(st.lists(times, min_size=1, max_size=6), min_size=1, max_size=6))
-def test_a_block_is_excluded_if_and_only_if_all_its_records_lie_outside_on_one_side(
+def test_a_block_is_excluded_if_and_only_if_all_its_records_lie_outside_on_one_side_or_in_one_gap(
     wanted: EventTimeRange, blocks: list[list[int]]
 ) -> None:
     for block in blocks:
@@ -41,7 +46,8 @@ def test_a_block_is_excluded_if_and_only_if_all_its_records_lie_outside_on_one_s
     for block, is_excluded in zip(blocks, wanted.excludes(low, high).tolist(), strict=True):
         are_before = wanted.from_us is not None and max(block) < wanted.from_us
         are_after = wanted.until_us is not None and min(block) >= wanted.until_us
-        assert is_excluded == (min(block) > NO_TIMESTAMP and (are_before or are_after))
+        in_a_gap = any(start <= min(block) and max(block) < end for start, end in wanted.gaps)
+        assert is_excluded == (min(block) > NO_TIMESTAMP and (are_before or are_after or in_a_gap))
         assert not is_excluded or all(lies_outside(wanted, time) for time in block)
     for block, part in zip(blocks, wanted.parts_outside(low, high).tolist(), strict=True):
         found = [lies_outside(wanted, time) for time in block]

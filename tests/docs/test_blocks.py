@@ -20,7 +20,7 @@ from tests.docs.pages import ROOT, Block, blocks, pages
 
 COMMANDS: Any = typer.main.get_command(app)
 OF_OTHERS = {"cp", "curl", "docker", "pip", "spark-pipelines", "python", "make", ".venv/bin/python", ".venv/bin/nox"}
-OTHER_OPTIONS = {"checkpointLocation", "database"}
+OTHER_OPTIONS = {"checkpointLocation", "database", "partitionOverwriteMode"}
 """Of Spark's writer, and of the source that the page on connectors writes."""
 
 COMPARED = {

@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +30,7 @@ from streaming_source.api.credentials import Credentials
 from streaming_source.cli.main import app
 from tests.docs.pages import ROOT, blocks, code, pages, printed
 from tests.iceberg.tables import append, catalog_options, create
-from tests.spark.support import eventually
+from tests.spark.support import SECOND, T0, UTC_US, eventually, write_table
 from tests.tables.claimed_table import DeltaWriter
 
 RUN_BY_TESTS = {
@@ -41,6 +42,7 @@ RUN_BY_TESTS = {
     "docs/from-spark-kafka.md",
     "docs/history.md",
     "docs/kafka.md",
+    "docs/late-records.md",
     "docs/monitoring.md",
     "docs/performance.md",
     "docs/semantics.md",
@@ -183,7 +185,7 @@ def test_the_page_on_files_reads_the_same_by_both_doors(spark: SparkSession, tmp
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_the_page_on_semantics_routes_late_records_and_reads_a_day(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_page_on_semantics_reads_a_day(spark: SparkSession, tmp_path: Path) -> None:
     day_us = 86_400_000_000
     first_us = 1_706_659_200_000_000  # 2024-01-31
     for name, times in {"31": [first_us, first_us + 1, first_us + day_us - 1], "30": [first_us - 1]}.items():
@@ -192,16 +194,41 @@ def test_the_page_on_semantics_routes_late_records_and_reads_a_day(spark: SparkS
         pq.write_table(table, tmp_path / "readings" / f"day=2024-01-{name}" / "1.parquet")
     scope: dict[str, Any] = {"__name__": "semantics", "spark": spark}
     text = code(ROOT / "docs" / "semantics.md")
-    text = text.replace("/data/", f"{tmp_path}/").replace("/checkpoints/", f"{tmp_path}/checkpoints/")
-    try:
-        exec(compile(text, "semantics.md", "exec"), scope)
-        scope["routed"].processAllAvailable()
-    finally:
-        for query in spark.streams.active:
-            query.stop()
-    # With a bound of 0 seconds no record is late that is not behind one of its own directory.
-    assert spark.read.schema("ts timestamp").parquet(f"{tmp_path}/late").count() == 0
+    exec(compile(text.replace("/data/", f"{tmp_path}/"), "semantics.md", "exec"), scope)
     assert scope["one_day"].count() == 3
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_the_page_on_late_records_repairs_a_window(spark: SparkSession, tmp_path: Path) -> None:
+    def put(log: str, *seconds: int) -> None:
+        times = pa.array([T0 + second * SECOND for second in seconds], UTC_US)
+        table = pa.table({"ts": times, "sensor": ["s"] * len(seconds)})
+        write_table(tmp_path / "readings" / log / "1.parquet", table)
+
+    put("a", 0, 1, 100, 200)
+    page, scope = ROOT / "docs" / "late-records.md", {"__name__": "late_records", "spark": spark}
+    text = code(page).replace("/data/", f"{tmp_path}/").replace("/checkpoints/", f"{tmp_path}/")
+    query, repairs = text.split("corrections =")
+    query = query.replace('"eventTimeColumn", "ts")', '"eventTimeColumn", "ts").option("idleTimeout", "1 ms")')
+    try:
+        exec(compile(query, "late-records.md", "exec"), scope)
+        put("b", 2, 3)
+        put("far", 1000)
+        eventually(lambda: len(windows(tmp_path)) == 3, "windows up to the far one", scope["counts"])
+        assert windows(tmp_path) == [(0, 2), (60, 1), (180, 1)]
+        exec(compile(f"corrections ={repairs}", "late-records.md", "exec"), scope)
+        assert windows(tmp_path) == [(0, 4), (60, 1), (180, 1)]
+    finally:
+        for each in spark.streams.active:
+            each.stop()
+
+
+def windows(folder: Path) -> list[tuple[int, int]]:
+    """Start, in seconds, and count of the windows in the database of the page."""
+    with sqlite3.connect(folder / "windows.db") as db:
+        rows = db.execute("SELECT start, n FROM windows ORDER BY start").fetchall()
+    return [((start - T0) // SECOND, n) for start, n in rows]
 
 
 @pytest.mark.spark

@@ -46,7 +46,10 @@ _WATERMARKS = "positions and watermarks stay, and no watermark goes back"
 _FINISHED = "files that are finished are known again only as they were written down"
 _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
-NOT_BY_HAND: Final = {"lateRecordsOf", "lateRecordsFrom", "noDataMicroBatches", "reportLocation"}
+NOT_BY_HAND: Final = {
+    *("lateRecordsOf", "lateRecordsFrom", "repairDelay", "repairRead"),
+    *("noDataMicroBatches", "reportLocation"),
+}
 """`late_records` gives the first two, the third comes from the session; of the formats Kafka alone takes the last."""
 
 

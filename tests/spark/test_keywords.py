@@ -26,7 +26,9 @@ def test_there_is_a_keyword_for_each_option_with_the_values_that_it_takes() -> N
     options = {option.name.lower(): option for option in FRAME_OPTIONS | SOURCE_OPTIONS}
     hints = {name.replace("_", ""): hint for name, hint in get_type_hints(FrameKeywords).items()}
     # `from_source` and `late_records` see to these.
-    assert {*options} - {*hints} == {"watermarkrows", "laterecordsof", "laterecordsfrom"}
+    assert {*options} - {*hints} == {
+        *("watermarkrows", "laterecordsof", "laterecordsfrom", "repairdelay", "repairread"),
+    }
     assert {*hints} <= {*options}
     given = {str: "5 seconds", int: 1, bool: True}
     for name, hint in hints.items():

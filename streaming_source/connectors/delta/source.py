@@ -175,6 +175,11 @@ class DeltaSource(TableSource):
                 )
         return replace(self, bounded=True, watermark_from=None)
 
+    def _at_version(self, version: int) -> DeltaSource:
+        # A stream from version 0 on has all rows, as a batch has.
+        begins = None if self.starting_version == 0 else self.starting_version
+        return replace(replace(self, starting_version=begins).for_batch(), version_as_of=version, timestamp_as_of=None)
+
     def open_files(self) -> fs.FileSystem:
         return self.root.open()[0]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from streaming_source.connectors.files.listing import ListedFile, Lister, list_d
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
-from streaming_source.exceptions import DataLossError, MalformedDataError
+from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
 
 __all__ = ["DirectoryDiscovery", "DirectoryEnumerator"]
 
@@ -317,6 +317,34 @@ class DirectoryEnumerator(FileSplitEnumerator):
         super().finish_split(split_id)
         self._finished.add(split_id)
         self._in_work.pop(split_id, None)
+
+    def read_at(
+        self, splits: Sequence[FileSplit], known: Mapping[str, FileSplit], checkpoint: FilesCheckpoint
+    ) -> Sequence[int]:
+        """By the file that a directory was read up to: a `DataLossError` if files before it are gone."""
+        finished = frozenset(checkpoint.finished)
+        return [
+            split.position if split.split_id in finished else self._read_at(split, known.get(split.split_id))
+            for split in splits
+        ]
+
+    def _read_at(self, split: FileSplit, reached: FileSplit | None) -> int:
+        if reached is None or not reached.file:
+            return 0
+        log = self._logs[split.split_id]
+        file = next((file for file in log.files if file.name == reached.file), None)
+        position = None if file is None else file.end if reached.row is None else file.position + reached.row
+        if position != reached.position:
+            there = f"{reached.file} is gone" if position is None else f"{position} of them are there now"
+            with self._config.tolerated():
+                raise FileGoneError(
+                    f"{self._path(split.path)}: the query has read {reached.position} records up to {reached.file}, "
+                    f"and {there}: files were removed or rewritten since, and windows may lack records of theirs; "
+                    "restore them, or set ignoreMissingFiles = true to repair with what is there"
+                )
+        if position is None:
+            return max((file.end for file in log.files if file.name < reached.file), default=0)
+        return position
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._finished_logs.clear()

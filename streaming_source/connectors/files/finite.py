@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,7 @@ from streaming_source.connectors.files.file_discovery import FileDiscovery, Foun
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.lagging import LaggingDirectories
-from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
+from streaming_source.connectors.files.listing import ListedFile, Lister, list_files, name_ten
 from streaming_source.connectors.files.marks import Known, MarkSet
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
@@ -79,6 +79,8 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         # Of the thread that lists.
         self._writer_claims: TableClaims | None = None
         self._just_finished: list[ListedFile] = []
+        # Before the first of the files that a batch reads as a stream has read them.
+        self._checks_finished = True
         self._rewritten: set[str] = set()
         # Opened since the last state.
         self._opened_files = self._opened_bytes = 0
@@ -265,6 +267,38 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             self._just_finished.append(file)
         elif self._cleaner is not None:
             self._cleaner.add(self._state, file.relative_path)
+
+    def read_at(
+        self, splits: Sequence[FileSplit], known: Mapping[str, FileSplit], checkpoint: FilesCheckpoint
+    ) -> Sequence[int]:
+        """A finished file counts as a whole, and one that is neither in work nor finished was not begun."""
+        finished = RecentFiles(checkpoint.order, 0, checkpoint.remembered, RECENT_FILES, by_name=checkpoint.by_name)
+        if self._checks_finished:
+            self._checks_finished = False
+            self._check_there(finished)
+        marks = MarkSet()
+        marks.add(finished.load())
+        files = [ListedFile.of(split.path, split.modified_ms or 0, split.size or 0) for split in splits]
+        stops = []
+        for split, file, mark in zip(splits, files, marks.match(finished.marks_of(files)).tolist(), strict=True):
+            in_work = known.get(split.split_id)
+            if in_work is not None and in_work.is_rewritten(file):
+                raise self._changed(in_work.origin(), in_work)
+            is_finished = mark == Known.SAME or finished.is_forgotten(file)
+            stops.append(in_work.position if in_work is not None else split.position if is_finished else 0)
+        return stops
+
+    def _check_there(self, finished: FinishedFiles) -> None:
+        """Raise if files that are remembered as finished are gone."""
+        there = finished.marks_of(list_files(self._config.root))["path"]
+        read = np.unique(finished.load()["path"])
+        if gone := int(np.count_nonzero(~np.isin(read, there))):
+            with self._config.tolerated():
+                raise FileGoneError(
+                    f"{self._path()}: {gone} of the last {read.size} files that the query has read to their ends are "
+                    "gone, and windows may lack records of theirs; restore them, or set ignoreMissingFiles = true to "
+                    "repair with what is there"
+                )
 
     def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
-from streaming_source.connectors.files.checkpoint import FilesCheckpoint, FilesCheckpointSerializer, Remembered
+from streaming_source.connectors.files.checkpoint import (
+    FilesCheckpoint,
+    FilesCheckpointSerializer,
+    Remembered,
+    Segment,
+)
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
+from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
@@ -104,6 +110,15 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
             source_archive_dir=None,
             watermark_from=None,
         )
+
+    def for_batch_at(self, checkpoint: FilesCheckpoint) -> tuple[FileSource, FilesCheckpoint]:
+        """Split the path as the stream does; finished files are remembered in the checkpoint, and not in a log."""
+        remembered = checkpoint.remembered
+        if remembered.log is not None and self.state_location is not None:
+            marks = FinishedLog(self.place(self.state_location), remembered).load()
+            remembered = Remembered(segments=(Segment((0, ""), marks.tobytes()),))
+        source = replace(self.for_batch(), split_by=checkpoint.split_by)
+        return source, replace(checkpoint, remembered=remembered)
 
     def schema(self) -> pa.Schema:
         """Return the columns to read: of `data_schema`, of the first file by directory and name, or of all files.

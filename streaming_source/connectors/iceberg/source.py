@@ -184,6 +184,9 @@ class IcebergSource(TableSource):
             )
         return replace(self, bounded=True, watermark_from=None)
 
+    def _at_version(self, version: int) -> IcebergSource:
+        return replace(self.for_batch(), snapshot_id=version, as_of_timestamp=None)
+
     def open_files(self) -> fs.FileSystem:
         return located_files(self.storage, dict(self.catalog.values))
 

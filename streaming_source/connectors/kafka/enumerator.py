@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from alignment.arrow_times import format_timestamp
 from alignment.event_time_range import ALL_TIMES
 from alignment.timestamps import RecordTimestampAssigner
 from alignment.watermarks import Int64Array
@@ -30,6 +31,7 @@ from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
 from streaming_source.connectors.kafka.time_index import Observed, TimeIndex
+from streaming_source.exceptions import DataLossError
 
 __all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
 
@@ -128,6 +130,41 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def add_splits_back(self, splits: Sequence[KafkaSplit], subtask_id: int) -> None:
         self._taken_back.extend(splits)
+
+    def read_at(
+        self, splits: Sequence[KafkaSplit], known: Mapping[str, KafkaSplit], checkpoint: KafkaCheckpoint
+    ) -> Sequence[int]:
+        """By offsets: a `DataLossError` for a topic that was created again, or a log that became shorter."""
+        by_partition = {split.of: split for split in known.values()}
+        starts = self.discovery.starts([split.of for split in splits])
+        stops = []
+        for split in splits:
+            before = by_partition.get(split.of)
+            topic_id = checkpoint.topic_ids.get(split.topic, "")
+            is_another = bool(topic_id and split.topic_id) and topic_id != split.topic_id
+            if before is not None and (before.incarnation or is_another or split.position < before.position):
+                raise DataLossError(
+                    f"partition {split.of}: its topic was deleted and created again, or its log became shorter, since "
+                    "the query began: what was in it before is gone, and so its windows cannot be repaired; use a new "
+                    "checkpointLocation for both queries"
+                )
+            start = starts.get(split.of)
+            # A record that is earlier than the wanted ones shows that these are all there.
+            if before is not None and start is not None and before.begin < start == split.begin:
+                self._report_removed(split, before.begin)
+            stops.append(0 if before is None else before.position)
+        return stops
+
+    def _report_removed(self, split: KafkaSplit, begin: int) -> None:
+        from_us = self.context.event_time_range.from_us
+        times = "" if from_us is None else f" from {format_timestamp(from_us)} on"
+        report_loss(
+            f"partition {split.of}: the query has read from offset {begin} on, and the log begins at offset "
+            f"{split.begin} now; retention may have removed records{times} too, so "
+            "windows may lack some of theirs: let within of the repair be less than the retention",
+            "to repair with what is left",
+            fails=self.discovery.fail_on_data_loss,
+        )
 
     def snapshot_state(self, checkpoint_id: int) -> KafkaCheckpoint:
         """Snapshot the topics, without those that have not existed for two states.

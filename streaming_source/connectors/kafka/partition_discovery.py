@@ -12,7 +12,7 @@ from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
-from streaming_source.connectors.kafka.subscription import LATEST, Boundary, Partition
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Boundary, Partition
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FoundPartitions", "PartitionDiscovery"]
@@ -123,6 +123,10 @@ class PartitionDiscovery:
             remembered,
             {split.split_id: old_id for split, old_id in begun_again.items()},
         )
+
+    def starts(self, parts: Sequence[Partition]) -> Mapping[Partition, int | None]:
+        """Return where the logs of partitions begin now. One call."""
+        return self._brokers.offsets(dict.fromkeys(parts, EARLIEST))
 
     def shorten(self, ends: Mapping[str, int]) -> None:
         """Take splits whose logs became shorter, and their ends: the next discovery has other splits in their place."""

@@ -353,6 +353,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         opened = map(TableSplit, self._opened_between(since, end.progress))
         return [*left, *(split for split in opened if split.split_id not in in_work)]
 
+    def read_at(
+        self, splits: Sequence[TableSplit], known: Mapping[str, TableSplit], checkpoint: TableCheckpoint
+    ) -> Sequence[int]:
+        """All of it: `for_batch_at` reads the last version whose files the stream knew."""
+        return [split.position for split in splits]
+
     def _opened_between(self, since: Progress, upto: Progress) -> list[TableFile]:
         """The files that were opened between two points of progress."""
         found: list[TableFile] = []

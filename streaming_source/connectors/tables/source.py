@@ -119,6 +119,15 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
         """
         return {}
 
+    @abstractmethod
+    def _at_version(self, version: int) -> TableSource:
+        """Return the source of a batch that reads this version; an `OptionError` if a stream begins elsewhere."""
+
+    def for_batch_at(self, checkpoint: TableCheckpoint) -> tuple[TableSource, TableCheckpoint]:
+        """Read the last version whose files were known: what of them waits is later than all closed windows."""
+        assert checkpoint.progress is not None, "a state with records has looked at the table"
+        return self._at_version(checkpoint.progress.listed), checkpoint
+
     @property
     @abstractmethod
     def _as_of(self) -> dict[str, object]:
