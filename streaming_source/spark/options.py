@@ -401,13 +401,11 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange | None
     return found or None
 
 
-def repair_times(wanted: EventTimeRange, repair_read: str | None) -> EventTimeRange:
+def repair_times(wanted: EventTimeRange | None, repair_read: str | None) -> EventTimeRange | None:
     """Return the ranges of a batch that repairs windows, within those that the stream reads."""
     if repair_read is None:
         return wanted
-    low, high = wanted.from_us, wanted.until_us
-    if wanted.overlap == "keep":
-        low = high = None
+    low, high = (None, None) if wanted is None or wanted.overlap == "keep" else (wanted.from_us, wanted.until_us)
     ranges = [
         (first, last)
         for start, end in json.loads(repair_read)["ranges"]

@@ -336,12 +336,13 @@ class DirectoryEnumerator(FileSplitEnumerator):
         position = None if file is None else file.end if reached.row is None else file.position + reached.row
         if position != reached.position:
             there = f"{reached.file} is gone" if position is None else f"{position} of them are there now"
-            with self._config.tolerated():
-                raise FileGoneError(
+            self._config.skip(
+                FileGoneError(
                     f"{self._path(split.path)}: the query has read {reached.position} records up to {reached.file}, "
                     f"and {there}: files were removed or rewritten since, and windows may lack records of theirs; "
                     "restore them, or set ignoreMissingFiles = true to repair with what is there"
                 )
+            )
         if position is None:
             return max((file.end for file in log.files if file.name < reached.file), default=0)
         return position

@@ -293,12 +293,13 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         there = finished.marks_of(list_files(self._config.root))["path"]
         read = np.unique(finished.load()["path"])
         if gone := int(np.count_nonzero(~np.isin(read, there))):
-            with self._config.tolerated():
-                raise FileGoneError(
+            self._config.skip(
+                FileGoneError(
                     f"{self._path()}: {gone} of the last {read.size} files that the query has read to their ends are "
                     "gone, and windows may lack records of theirs; restore them, or set ignoreMissingFiles = true to "
                     "repair with what is there"
                 )
+            )
 
     def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id
