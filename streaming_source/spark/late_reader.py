@@ -222,7 +222,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bisect_right(
             places,
             closed_us - self.repair_delay_us,
-            key=lambda place: late_log.read(place).begun.table.combined,
+            key=lambda place: late_log.read([place])[0].begun.table.combined,
         )
 
     def _newest(self, log: OffsetLog) -> _Committed:

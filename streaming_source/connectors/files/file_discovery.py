@@ -92,7 +92,7 @@ class FileDiscovery:
             ended.add(read)
             known.add(np.append(read, self.finished.marks_of([*self.in_work])))
             if self.finished.forgotten is not None:
-                found.forgotten = self._leaving = self._find_forgotten(lister, known)
+                found.forgotten = self._leaving = self._find_forgotten(lister, known)[0]
         self._leaving = np.append(self._leaving, self.finished.take_forgotten())
         for files, of_files in self._listed(lister, found):
             if lister.lists_all and (self._leaving.size or left_out):
@@ -112,8 +112,23 @@ class FileDiscovery:
             self._forget_gone(known, there_now, left_out, found)
         return found
 
-    def _find_forgotten(self, lister: Lister, known: MarkSet) -> Marks:
-        """Return the finished files that were forgotten and are there, and add them to the known ones.
+    def finished_files(self, lister: Lister) -> tuple[MarkSet, int]:
+        """Return the finished files, and how many of those that are remembered one by one are not there.
+
+        Nothing is forgotten twice: a file that was forgotten counts if it is there, or if few are gone.
+        """
+        read = finished = self.finished.load()
+        if self.finished.forgotten is not None:
+            known = np.append(read, self.finished.marks_of(self.in_work))
+            finished = np.concatenate([read, *self._find_forgotten(lister, MarkSet(known.tobytes()))])
+        there = np.concatenate([NO_MARKS, *(marks for _, marks in self._listed(lister, FoundFiles()))])
+        gone = np.setdiff1d(finished["path"], there["path"])
+        return MarkSet(finished.tobytes()), gone.size
+
+    def _find_forgotten(self, lister: Lister, known: MarkSet) -> tuple[Marks, Marks]:
+        """Return the finished files that were forgotten: those that are there, and those that are gone.
+
+        They are added to the known ones.
 
         Which they are shows when all of them are listed. So the first look of a run lists everything twice.
         """
@@ -128,7 +143,7 @@ class FileDiscovery:
         there = there[MarkSet(added.tobytes()).match(there) != Known.SAME]
         # What is gone may be there in another version.
         known.add(np.append(there, gone))
-        return there
+        return there, gone
 
     def _listed(self, lister: Lister, found: FoundFiles) -> Iterator[tuple[list[ListedFile], Marks]]:
         """Yield the files of a listing, some thousands at a time, with their marks."""

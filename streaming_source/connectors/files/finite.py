@@ -24,7 +24,7 @@ from streaming_source.connectors.files.file_discovery import FileDiscovery, Foun
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.lagging import LaggingDirectories
-from streaming_source.connectors.files.listing import ListedFile, Lister, list_files, name_ten
+from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
 from streaming_source.connectors.files.marks import Known, MarkSet
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
@@ -79,8 +79,8 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         # Of the thread that lists.
         self._writer_claims: TableClaims | None = None
         self._just_finished: list[ListedFile] = []
-        # Before the first of the files that a batch reads as a stream has read them.
-        self._checks_finished = True
+        # What a stream has read to its end, in a batch that reads the same.
+        self._read_by_stream: MarkSet | None = None
         self._rewritten: set[str] = set()
         # Opened since the last state.
         self._opened_files = self._opened_bytes = 0
@@ -272,34 +272,34 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self, splits: Sequence[FileSplit], known: Mapping[str, FileSplit], checkpoint: FilesCheckpoint
     ) -> Sequence[int]:
         """A finished file counts as a whole, and one that is neither in work nor finished was not begun."""
-        finished = RecentFiles(checkpoint.order, 0, checkpoint.remembered, RECENT_FILES, by_name=checkpoint.by_name)
-        if self._checks_finished:
-            self._checks_finished = False
-            self._check_there(finished)
-        marks = MarkSet()
-        marks.add(finished.load())
-        files = [ListedFile.of(split.path, split.modified_ms or 0, split.size or 0) for split in splits]
+        if self._read_by_stream is None:
+            self._read_by_stream = self._find_read(list(map(self._file_of, known.values())), checkpoint)
+        files = list(map(self._file_of, splits))
+        marks = self._finished.marks_of(files)
         stops = []
-        for split, file, mark in zip(splits, files, marks.match(finished.marks_of(files)).tolist(), strict=True):
-            in_work = known.get(split.split_id)
-            if in_work is not None and in_work.is_rewritten(file):
-                raise self._changed(in_work.origin(), in_work)
-            is_finished = mark == Known.SAME or finished.is_forgotten(file)
-            stops.append(in_work.position if in_work is not None else split.position if is_finished else 0)
+        for split, file, known_as in zip(splits, files, self._read_by_stream.match(marks).tolist(), strict=True):
+            open_split = known.get(split.split_id)
+            if known_as == Known.REWRITTEN or (open_split is not None and open_split.is_rewritten(file)):
+                self._take_change(file, self._rewritten_while_read(split.path))
+            read_to = split.position if known_as == Known.SAME else 0
+            stops.append(read_to if open_split is None else open_split.position)
         return stops
 
-    def _check_there(self, finished: FinishedFiles) -> None:
-        """Raise if files that are remembered as finished are gone."""
-        there = finished.marks_of(list_files(self._config.root))["path"]
-        read = np.unique(finished.load()["path"])
-        if gone := int(np.count_nonzero(~np.isin(read, there))):
+    def _find_read(self, open_files: list[ListedFile], checkpoint: FilesCheckpoint) -> MarkSet:
+        """Return the files that a stream has read to their ends; a `FileGoneError` if some are gone."""
+        order, remembered = checkpoint.order, checkpoint.remembered
+        finished = RecentFiles(order, 0, remembered, RECENT_FILES, by_name=checkpoint.by_name)
+        discovery = FileDiscovery(order, self._describe_listed, finished, [], open_files)
+        read, gone = discovery.finished_files(Lister(self._config.root))
+        if gone:
             self._config.skip(
                 FileGoneError(
-                    f"{self._path()}: {gone} of the last {read.size} files that the query has read to their ends are "
-                    "gone, and windows may lack records of theirs; restore them, or set ignoreMissingFiles = true to "
-                    "repair with what is there"
+                    f"{self._path()}: {gone} of {len(read)} files that the query has read to their ends are gone, and "
+                    "windows may lack records of theirs; restore them, or set ignoreMissingFiles = true to repair "
+                    "with what is there"
                 )
             )
+        return read
 
     def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id

@@ -115,8 +115,9 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         """Split the path as the stream does; finished files are remembered in the checkpoint, and not in a log."""
         remembered = checkpoint.remembered
         if remembered.log is not None and self.state_location is not None:
-            marks = FinishedLog(self.place(self.state_location), remembered).load()
-            remembered = Remembered(segments=(Segment((0, ""), marks.tobytes()),))
+            marks = FinishedLog(checkpoint.order, self.place(self.state_location), remembered).load()
+            segment = Segment((0, ""), marks.tobytes())
+            remembered = replace(remembered, segments=(segment,), log=None, last=None)
         source = replace(self.for_batch(), split_by=checkpoint.split_by)
         return source, replace(checkpoint, remembered=remembered)
 
