@@ -13,7 +13,7 @@ import pytest
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.testing import SourceHarness
-from tests.delta.tables import SECOND, append, harness, times
+from tests.delta.tables import SECOND, STRATEGY, append, harness, times
 
 
 def later(done: SourceHarness) -> list[int]:
@@ -106,3 +106,13 @@ def test_commits_whose_clocks_go_back_are_in_their_order(tmp_path: Path) -> None
     assert DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T02:00Z").for_batch()._open_first().version() == 0
     assert DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T03:00Z").for_batch()._open_first().version() == 2
     assert later(harness(tmp_path, {"starting_timestamp": "1970-01-01T02:00Z"})) == [n * SECOND for n in (1, 2, 3)]
+
+
+def test_a_commit_that_comes_before_the_first_look_is_no_older_state(tmp_path: Path) -> None:
+    for second in range(2):
+        append(tmp_path, [second * SECOND])
+    source = DeltaSource(str(tmp_path))
+    lister = source.open_lister(source.schema(), STRATEGY.timestamp_assigner)
+    append(tmp_path, [2 * SECOND])
+    assert len(lister.commits(1).whole()) == 1
+    assert not lister.commits(2).whole()

@@ -43,6 +43,9 @@ class Data(Protocol):
     def records(self, batch: pa.RecordBatch) -> list[Record]:
         """The records of a batch of rows; those without a time are none."""
 
+    def known_at(self, offset: Mapping[str, Any], read: list[Record]) -> list[Record]:
+        """The records that a repair may have at an offset of a query that had `read` so many up to there."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -68,6 +71,9 @@ class Window:
                 count, total = found.get((start, end, key), (0, 0))
                 found[start, end, key] = count + 1, total + value
         return found
+
+
+WINDOWS = [Window(10, 10), Window(20, 5), Window(60, 60)]
 
 
 @dataclass
@@ -231,7 +237,7 @@ class RepairQuery:
         corrected = {window: counted[window] for window in touched}
         # The rule: closed windows alone, and of these all records up to the positions that are named, no more.
         assert max(end for _, end, _ in touched) <= note["closed_us"], "no open window is written"
-        expected = live.window.counted(live.all_up_to(note["batch"]))
+        expected = live.window.counted(live.data.known_at(note["offset"], live.all_up_to(note["batch"])))
         assert corrected == {window: expected[window] for window in touched}
         return corrected
 

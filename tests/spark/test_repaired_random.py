@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.spark.reading import data_source, put
-from tests.spark.repaired import Record, Window, check_seed
+from tests.spark.repaired import WINDOWS, Record, check_seed
 
 
 class Files:
@@ -36,8 +37,8 @@ class Files:
         # The watermark row has a time alone.
         return [row for row in zip(*(column.to_pylist() for column in columns), strict=True) if row[1] is not None]
 
-
-WINDOWS = [Window(10, 10), Window(20, 5), Window(60, 60)]
+    def known_at(self, offset: Mapping[str, Any], read: list[Record]) -> list[Record]:
+        return read
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.soak) for n in range(3, 300))])

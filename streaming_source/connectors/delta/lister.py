@@ -192,7 +192,7 @@ class DeltaLister:
             if actions is not None:
                 found.append(self._commit(actions))
             elif last is None:
-                return Chain(found, self._cleaned(version))
+                return Chain(found, self._cleaned(version, goes_on=bool(found)))
             else:
                 missing.append(version)
         # One that is missing may have been written meanwhile.
@@ -200,10 +200,13 @@ class DeltaLister:
             return Chain(found, self._gone(missing[0], missing[-1]))
         return Chain(found)
 
-    def _cleaned(self, version: int) -> Broken | None:
-        """Return why a version is not in the log that was there before; None where it is still to come."""
+    def _cleaned(self, version: int, *, goes_on: bool) -> Broken | None:
+        """Return why a version is not in the log; None where it is still to come.
+
+        If the log `goes_on` others that this look is for were in it.
+        """
         self._empty_looks += 1
-        if self._empty_looks == 1 and version > self._columns_of + 1:
+        if self._empty_looks == 1 and not goes_on and version > self._columns_of + 1:
             return Broken(
                 f"{self._title} is at version {self._columns_of}, and version {version - 1} was read: an older state "
                 "of its log was restored",
