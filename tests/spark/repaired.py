@@ -172,7 +172,7 @@ class RepairQuery:
     """The query of the repairs, from its own offset."""
 
     def __init__(self, live: LiveQuery) -> None:
-        self._live = live
+        self.live, self.target = live, live.target
         self._reader: Any = None
         self._offset: dict[str, Any] | None = None
         self._planned: dict[str, Any] | None = None
@@ -187,7 +187,7 @@ class RepairQuery:
     @property
     def reader(self) -> Any:
         if self._reader is None:
-            live = self._live
+            live = self.live
             options = {"lateRecordsOf": live.checkpoint, "repairDelay": f"{live.window.delay_us} microseconds"}
             source = live.data.source(**live.options, **options)
             schema = StructType([*source.schema(), StructField(NOTE_COLUMN, StringType())])
@@ -211,11 +211,11 @@ class RepairQuery:
         notes = [note for b in batches for note in b.column(NOTE_COLUMN).drop_null().to_pylist()]
         if notes:
             (note,) = notes
-            late = [r for b in batches for r in self._live.data.records(b.drop_columns([NOTE_COLUMN]))]
+            late = [r for b in batches for r in self.live.data.records(b.drop_columns([NOTE_COLUMN]))]
             written = self._corrected(late, json.loads(note))
             assert self._written in (None, written), "the same micro-batch again writes the same"
-            self._live.target.rows |= written
-            self._live.target.repaired |= written.keys()
+            self.target.rows |= written
+            self.target.repaired |= written.keys()
             if dies == "written":
                 self._written = written
                 self.die()
@@ -224,7 +224,7 @@ class RepairQuery:
         return True
 
     def _corrected(self, late: list[Record], note: Mapping[str, Any]) -> Windows:
-        live = self._live
+        live = self.live
         touched = live.window.counted(late).keys()
         assert touched, "a micro-batch with a note has late records"
         spans = np.array([window[:2] for window in touched], np.int64)
