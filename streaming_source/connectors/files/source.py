@@ -21,7 +21,6 @@ from streaming_source.connectors.files.checkpoint import (
 )
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
@@ -115,6 +114,9 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         """Split the path as the stream does; finished files are remembered in the checkpoint, and not in a log."""
         remembered = checkpoint.remembered
         if remembered.log is not None and self.state_location is not None:
+            # Imported here: few queries are repaired.
+            from streaming_source.connectors.files.finished_log import FinishedLog
+
             marks = FinishedLog(checkpoint.order, self.place(self.state_location), remembered).load()
             segment = Segment((0, ""), marks.tobytes())
             remembered = replace(remembered, segments=(segment,), log=None, last=None)
