@@ -6,7 +6,10 @@ from tempfile import TemporaryDirectory
 
 import nox
 
-MATRIX = [("3.11", "4.2.0"), ("3.12", "4.2.1"), ("3.12", "4.3.0"), ("3.13", "4.3.0")]
+MATRIX = [
+    *(("3.11", "4.0.2"), ("3.11", "4.1.4"), ("3.11", "4.2.0")),
+    *(("3.12", "4.2.1"), ("3.12", "4.3.0"), ("3.13", "4.3.0")),
+]
 
 # What differs between versions: how Spark finds a format, calls a source and shows its errors; Spark Connect; restarts.
 CORE = [
@@ -21,6 +24,17 @@ CORE = [
     "tests/spark/test_recovery.py",
     "tests/files/test_files.py",
 ]
+
+# On PySpark before 4.2: the calls that differ, AvailableNow and streams. What runs AvailableNow without option is not
+# in it. PySpark leaves sockets to the garbage collector there.
+BEFORE_4_2 = [
+    "tests/alignment/test_timestamps.py",
+    "tests/project/test_packaging.py",
+    "tests/spark/test_before_4_2.py",
+    "tests/spark/test_file_formats.py",
+    "tests/files/test_files.py",
+]
+LEFT_OPEN = ["-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 
 # Of the libraries that extras bring: what does not need Spark, which `CORE` has.
 EXTRAS = [
@@ -64,7 +78,8 @@ def versions(session: nox.Session, pyspark: str) -> None:
         session.run("python", "-W", "ignore", "-c", f"{quick_start}\n{_COUNTED}", silent=True, log=False)
 
     session.log("running the core tests")
-    session.run("python", "-m", "pytest", "-m", "not soak", "--durations=10", *(session.posargs or CORE))
+    core, warnings = (BEFORE_4_2, LEFT_OPEN) if pyspark < "4.2" else (CORE, [])
+    session.run("python", "-m", "pytest", *warnings, "-m", "not soak", "--durations=10", *(session.posargs or core))
 
 
 @nox.session(python="3.11")

@@ -120,13 +120,13 @@ def _without_pyspark(name: str) -> str:
         from pyspark import __version__ as version
     except ModuleNotFoundError:
         return (
-            f"streaming_source.{name} needs PySpark 4.2 or later, which {sys.executable} does not have.\n"
+            f"streaming_source.{name} needs PySpark 4.0 or later, which {sys.executable} does not have.\n"
             "On a cluster or platform run the Python that its Spark comes with; elsewhere install "
             "spark-watermark-alignment[pyspark]"
         )
     return (
-        f"PySpark {version} has Python sources without read limits and AvailableNow, which came with 4.2.\n"
-        "Use a platform with Spark 4.2 or later (docs/cluster.md names them), and install pyspark>=4.2"
+        f"PySpark {version} has no Python data sources, which came with 4.0.\n"
+        "Use a platform with Spark 4.0 or later (docs/cluster.md names them), and install pyspark>=4.0"
     )
 
 

@@ -42,6 +42,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(_FORMATS), *filter(None, [os.env
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_ON_4_0 = _FILES_OF_CHECKPOINTS.replace("checkpointing.", "")
 
 _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
@@ -202,7 +203,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
         # The default starts a process for each file that it renames, to see whether it is a link.
-        .config("spark.sql.streaming.checkpointFileManagerClass", _FILES_OF_CHECKPOINTS)
+        .config("spark.sql.streaming.checkpointFileManagerClass", _file_manager())
         # A query that does not stop fails its test; the default waits for ever.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.jars", ",".join(_jars(request)))
@@ -211,6 +212,12 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+def _file_manager() -> str:
+    from pyspark import __version__
+
+    return _ON_4_0 if __version__.startswith("4.0.") else _FILES_OF_CHECKPOINTS
 
 
 def _jars(request: pytest.FixtureRequest) -> list[str]:

@@ -22,6 +22,7 @@ from streaming_source.monitoring.report import (
     micros_of,
     parsed,
     report_of_offset,
+    sets_watermark,
 )
 
 __all__ = ["CheckpointBatches", "MicroBatch", "Statistics"]
@@ -133,8 +134,7 @@ class MicroBatch:
 
 def _announced(offset: Any) -> int | None:
     """Return the watermark in the offset of a source with the exact watermark; None for another, or without one yet."""
-    is_exact = isinstance(offset, Mapping) and bool(offset.get("fixed", {}).get("watermarkRows"))
-    return offset.get("watermark") if is_exact else None
+    return offset.get("watermark") if sets_watermark(offset) else None
 
 
 def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us: int | None) -> LastBatch:
@@ -148,7 +148,7 @@ def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us
 def _carries_watermark(source: Mapping[str, Any]) -> bool:
     """Return whether a source has a watermark row in this micro-batch."""
     start, end, latest = (parsed(source[name]) for name in ("startOffset", "endOffset", "latestOffset"))
-    if not isinstance(latest, Mapping) or not latest.get("watermarkRows") or start == end:
+    if not sets_watermark(latest) or start == end:
         return False
     return end["watermark"] is not None and end["watermark"] >= 0
 

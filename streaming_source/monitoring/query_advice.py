@@ -21,7 +21,7 @@ from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.causes.answer import cause_of
 from streaming_source.monitoring.causes.rule import Advice
-from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed
+from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, sets_watermark
 
 __all__ = ["ALLOW_MULTIPLE", "on_behind", "on_second_watermark", "on_silent_source"]
 
@@ -72,7 +72,7 @@ def on_behind(spark_us: int, announced: Sequence[int | None]) -> Advice | None:
 def _announced(source: Mapping[str, Any]) -> int | None:
     """Return what a source of a progress had announced before the micro-batch, if it sets Spark's watermark."""
     start, latest = parsed(source.get("startOffset")), parsed(source.get("latestOffset"))
-    if not (isinstance(latest, Mapping) and latest.get("watermarkRows") and isinstance(start, Mapping)):
+    if not (sets_watermark(latest) and isinstance(start, Mapping)):
         return None
     return start.get("watermark")
 

@@ -18,6 +18,7 @@ names the notes of the query's planners: see `planner_note`.
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
@@ -46,6 +47,7 @@ __all__ = [
     "note_name",
     "parsed",
     "report_of_offset",
+    "sets_watermark",
 ]
 
 Offset: TypeAlias = Mapping[str, Any]
@@ -184,11 +186,20 @@ class WatermarkReport:
     def of_progress(cls, progress: Mapping[str, Any]) -> list[Self | None]:
         """Return the report of each source in a progress, or its JSON.
 
-        None for a source that is not of this library.
+        None for a source that is not of this library. Before Spark 4.2 there is the offset in the place of a report.
         """
         offsets = [parsed(source["latestOffset"]) for source in progress["sources"]]
-        ours = [isinstance(offset, Mapping) and {"why", "splits"} <= offset.keys() for offset in offsets]
-        return [cls.from_json(offset) if is_ours else None for offset, is_ours in zip(offsets, ours, strict=True)]
+        at_us = micros_of(progress.get("timestamp"), 0)
+        return [cls._of_latest(offset, at_us) for offset in offsets]
+
+    @classmethod
+    def _of_latest(cls, offset: Any, at_us: int) -> Self | None:
+        if not isinstance(offset, Mapping) or not {"why", "splits"} <= offset.keys():
+            return None
+        if "v" not in offset:
+            return cls.from_json(offset)
+        found = report_of_offset(offset, at_us, at_us)
+        return cls(found.source, found.sequence, found.explanation, found.note)
 
 
 def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
@@ -296,8 +307,20 @@ def _text(us: int | None, begin: str | None = None) -> str | None:
 
 
 def parsed(offset: Any) -> Any:
-    """Parse an offset in a query's progress, which is JSON for sources of this library."""
-    return json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+    """Parse an offset in a query's progress, which is JSON for sources of this library; of PySpark 4.0 it is Python."""
+    if not (isinstance(offset, str) and offset.startswith("{")):
+        return offset
+    try:
+        return json.loads(offset)
+    except ValueError:
+        return literal_eval(offset)
+
+
+def sets_watermark(latest: Any) -> bool:
+    """Whether a source sets Spark's watermark by rows, by its report in a progress, or its offset before Spark 4.2."""
+    if not isinstance(latest, Mapping):
+        return False
+    return bool(latest.get("watermarkRows") or latest.get("fixed", {}).get("watermarkRows"))
 
 
 def micros_of(text: str | None, default: int | None = None) -> int:

@@ -22,9 +22,10 @@ from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.data_files.ranges import Arrival, RangedSplit
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource
-from streaming_source.spark.exact_watermark import SOURCE_FORMAT, sources_of
+from streaming_source.spark.exact_watermark import sources_of
 from streaming_source.spark.frames import SOURCES
 from streaming_source.spark.input_partition import AlignedInputPartition
+from streaming_source.spark.loading import SOURCE_FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     BooleanType,
     DataType,
@@ -33,6 +33,7 @@ from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
+from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, ReaderBefore42, arrow_schema
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     SECRET_OPTIONS,
@@ -44,7 +45,8 @@ from streaming_source.spark.options import (
     source_strategy_of,
     strategy_of,
 )
-from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, plainly
+from streaming_source.spark.plain_errors import plainly
+from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.watermark_rows import EMITTED
 
@@ -231,8 +233,24 @@ class AlignedDataSource:
         return name
 
     @plainly
-    def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
+    def stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader | ReaderBefore42:
         """Return the reader for `spark.readStream`: of all records, or of those that another query routed as late."""
+        reader = self._stream_reader(schema)
+        if not IS_BEFORE_4_2:
+            return reader
+        return ReaderBefore42(
+            reader,
+            checkpoint=None if self.options.late_of else self.options.available_now_checkpoint,
+            is_bounded=self.is_bounded and self.options.late_of is None and self.options.no_data_batches,
+            knows_ahead=not (self.options.reports or self.source.source_event_serializer is not None),
+        )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the source ends."""
+        return self.source.boundedness is Boundedness.BOUNDED
+
+    def _stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
         if self.options.is_half_exact:
             # Watermark rows would appear as data.
             raise OptionError(
@@ -245,13 +263,12 @@ class AlignedDataSource:
                 "options eventTimeFrom and eventTimeUntil: with cleanSource the files of records outside of the range "
                 "would be removed unread; leave cleanSource out, or the range"
             )
-        bounded = self.source.boundedness is Boundedness.BOUNDED
         if self.options.repair_delay_us is not None:
             from streaming_source.spark.late_reader import NOTE_COLUMN
 
             schema = StructType([field for field in schema if field.name != NOTE_COLUMN])
         strategy, needed, shaper = self._for_frame(schema, self.options)
-        rules = read_rules(strategy, self.options, bounded=bounded, by_source=self.source.emits_watermark)
+        rules = read_rules(strategy, self.options, bounded=self.is_bounded, by_source=self.source.emits_watermark)
         if self.options.late_of is not None:
             # Imported here: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader
@@ -315,7 +332,7 @@ class AlignedDataSource:
                     f"that name: as metadata of this source it is {_METADATA[field.name].simpleString()}; give it this "
                     "type, or leave it out"
                 )
-        return strategy, needed, RowShaper(_arrow_schema(schema), name, strategy.timestamp_assigner, options, metadata)
+        return strategy, needed, RowShaper(arrow_schema(schema), name, strategy.timestamp_assigner, options, metadata)
 
     @cached_property
     def _data(self) -> pa.Schema:
@@ -329,7 +346,7 @@ class AlignedDataSource:
             source, event_time = self._source_column(self.strategy), self._event_time(frame, self.strategy)
             added = {*_METADATA} if self.options.include_metadata else set()
             added |= set() if _same(event_time, source) else {event_time}
-            return pa.schema([field for field in _arrow_schema(frame) if field.name not in added])
+            return pa.schema([field for field in arrow_schema(frame) if field.name not in added])
 
     def _event_time(self, frame: StructType, strategy: WatermarkStrategy, data: pa.Schema | None = None) -> str:
         """Return the name of a frame's event-time column, whether or not the frame has that column.
@@ -440,11 +457,6 @@ def _check_no_metadata(columns: Sequence[str]) -> None:
         raise SchemaError(
             f"there are columns {clash} already, which includeMetadata would add; leave includeMetadata out"
         )
-
-
-def _arrow_schema(frame: StructType) -> pa.Schema:
-    """Return the Arrow schema of a frame's batches. Spark checks only the first batch; we check each."""
-    return to_arrow_schema(frame, timezone="UTC")
 
 
 def frame_schema(data: pa.Schema) -> StructType:

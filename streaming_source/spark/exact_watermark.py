@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType, TimeType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
 
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
+from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, TimeType
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, source_class
-from streaming_source.spark.loading import as_our_own, columns_of_plan
+from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, columns_of_plan, prepare_available_now
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off
 from streaming_source.spark.secret_options import with_secrets_hidden
 from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["SOURCE_FORMAT", "Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
-
-SOURCE_FORMAT: Final = "aligned_source_"
-"""Prefix of the format names that `from_source` makes."""
+__all__ = ["Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +103,7 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     options = with_secrets_hidden(options, source_class(loaded.format_name).options())
     with as_our_own():
         frame = reader.options(**options, watermarkRows=EMITTED).load()
+    prepare_available_now(df.sparkSession, source)
     return exact_frame(frame, source, name, schema)
 
 
@@ -291,8 +290,10 @@ def _from_classic_plan(df: Any) -> tuple[Loaded, list[str]]:
 def _classic_source(node: Any) -> Loaded:
     if node.nodeName() != "StreamingRelationV2":
         return Loaded(node.nodeName(), {})
-    name = node.sourceIdentifyingName().nameOpt()
     options = dict(node.extraOptions().asCaseSensitiveMap())
+    if IS_BEFORE_4_2:
+        return Loaded(node.sourceName().lower(), options)
+    name = node.sourceIdentifyingName().nameOpt()
     return Loaded(node.sourceName().lower(), options, name.get() if name.isDefined() else None)
 
 
@@ -307,7 +308,7 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
         return Loaded("", {}), [*met, type(node).__name__]
     path = {"path": node._paths[0]} if node._paths else {}
     options = {**(node._options or {}), **path}
-    loaded = Loaded((node._format or "").lower(), options, node._source_name, is_of_connect=True)
+    loaded = Loaded((node._format or "").lower(), options, getattr(node, "_source_name", None), is_of_connect=True)
     return replace(loaded, schema_text=node._schema or None), met
 
 

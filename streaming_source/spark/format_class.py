@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from streaming_source.spark.late_reader import LateStreamReader
-    from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader, FailedStreamReader
+    from streaming_source.spark.readers import AlignedBatchReader
 
 __all__ = ["format_class"]
 
@@ -68,7 +67,7 @@ def format_class(format_name: str, content: bytes | None = None, driver: str | N
         def schema(self) -> StructType:
             return self._aligned.schema()
 
-        def streamReader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader | FailedStreamReader:
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
             # This runs in a planner process, where modules imported so far stay. A full garbage collection, which comes
             # every few micro-batches, would take longer over them than planning a micro-batch.
             gc.freeze()

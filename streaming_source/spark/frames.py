@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from pyspark.sql.types import StringType, StructField, StructType
 
 from alignment.strategy import WatermarkStrategy
-from streaming_source.api import Boundedness, Source
+from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
-from streaming_source.spark.exact_watermark import SOURCE_FORMAT, Loaded, exact_frame, loaded_from
-from streaming_source.spark.loading import as_our_own, load_stream
+from streaming_source.spark.exact_watermark import Loaded, exact_frame, loaded_from
+from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, load_stream, prepare_available_now
 from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
 from streaming_source.spark.registration import (
@@ -193,14 +193,15 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Created here already, so that the user's own call raises errors in options.
         source = AlignedDataSource.of_format(self._format, options)
-        bounded, by_source = source.source.boundedness is Boundedness.BOUNDED, source.source.emits_watermark
-        read_rules(source.strategy, source.options, bounded=bounded, by_source=by_source)
+        by_source = source.source.emits_watermark
+        read_rules(source.strategy, source.options, bounded=source.is_bounded, by_source=by_source)
         if source.needs_gateway and "gatewayhost" not in given:
             options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
             register_format(self._spark, self._format)
         options = with_secrets_hidden(options, source_class(self._format).options())
         frame, schema = load_stream(self._spark, self._format, options, source, self._name)
+        prepare_available_now(self._spark, source)
         return exact_frame(frame, source, self._name, schema)
 
 
@@ -267,8 +268,7 @@ def from_source(
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark), zone))
-    bounded = source.boundedness is Boundedness.BOUNDED
-    read_rules(watermark_strategy, made.options, bounded=bounded, by_source=source.emits_watermark)
+    read_rules(watermark_strategy, made.options, bounded=made.is_bounded, by_source=source.emits_watermark)
     format_name = f"{SOURCE_FORMAT}{name}"
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))
     register_content(spark, format_name, content)
@@ -277,6 +277,7 @@ def from_source(
         with as_our_own():
             return spark.read.format(format_name).load()
     frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made, name)
+    prepare_available_now(spark, made)
     return exact_frame(frame, made, name, schema)
 
 
@@ -326,7 +327,9 @@ def late_frame(
             f"{caller}: checkpoint = {checkpoint!r} is no path; give the checkpointLocation of the query whose "
             "late records these are"
         )
-    options = {**loaded.options, "lateRecordsOf": str(checkpoint)}
+    own = "availablenowcheckpoint"  # of the query that routes
+    given = {name: value for name, value in loaded.options.items() if name.lower() != own}
+    options = {**given, "lateRecordsOf": str(checkpoint)}
     if loaded.is_exact:
         options["watermarkRows"] = EMITTED
     if from_batch is not None:

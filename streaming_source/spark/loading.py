@@ -22,13 +22,17 @@ from pyspark.sql.types import StructType
 from alignment.exceptions import InvalidArgumentError
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
+from streaming_source.spark.before_4_2 import prepare_session
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, frame_schema
 from streaming_source.spark.registration import REFUSED_IN_PIPELINES, register_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["as_our_own", "columns_of_plan", "load_stream"]
+__all__ = ["SOURCE_FORMAT", "as_our_own", "columns_of_plan", "load_stream", "prepare_available_now"]
+
+SOURCE_FORMAT: Final = "aligned_source_"
+"""Prefix of the format names that `from_source` makes."""
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +84,16 @@ def _loaded(
             register_format(spark, format_name)
             frame = reader.load()
         return frame, frame.schema
+
+
+def prepare_available_now(spark: SparkSession, source: AlignedDataSource) -> None:
+    """On Spark before 4.2 let AvailableNow runs of a frame over the source close windows: see `before_4_2`."""
+    prepare_session(
+        spark,
+        lambda name: name in FORMATS or name.startswith(SOURCE_FORMAT),
+        is_bounded=source.is_bounded,
+        checkpoint=source.options.available_now_checkpoint,
+    )
 
 
 def columns_of_plan(df: DataFrame, source: AlignedDataSource, given: str | None) -> StructType:

@@ -47,6 +47,7 @@ class FrameKeywords(TypedDict, total=False):
     gateway_key: str
     event_log: str
     no_data_micro_batches: bool
+    available_now_checkpoint: str
     indexing: Literal["auto", "off"]
 
 

@@ -236,6 +236,13 @@ class FrameOptions:
         "`spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a micro-batch of "
         "its watermark alone, in which Spark closes the last windows.",
     )
+    available_now_checkpoint: str | None = option_field(
+        None,
+        "availableNowCheckpoint",
+        text,
+        "On Spark 4.0 and 4.1, with `trigger(availableNow=True)`: the `checkpointLocation` of the query. Without it a "
+        "source that does not end can have no second run; see [Spark 4.0 and 4.1](cluster.md#spark-40-and-41).",
+    )
     include_metadata: bool = option_field(
         False, "includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."
     )

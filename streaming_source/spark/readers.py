@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from alignment.exceptions import AlignmentError
 from alignment.strategy import WatermarkStrategy
@@ -31,7 +23,9 @@ from streaming_source.coordinator import (
     wall_clock_us,
 )
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.spark.before_4_2 import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from streaming_source.spark.input_partition import AlignedInputPartition
+from streaming_source.spark.plain_errors import plainly, without_trace
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
 if TYPE_CHECKING:
@@ -41,35 +35,7 @@ if TYPE_CHECKING:
     from streaming_source.spark.planning import StreamPlanning
     from streaming_source.spark.report_directory import ReportFiles
 
-__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "plainly", "read_splits"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_log = logging.getLogger(__name__)
-
-
-def plainly(call: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function that Spark calls: errors of the library are raised without their traceback."""
-
-    @wraps(call)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except AlignmentError as error:
-            raise _bare(error) from None
-
-    return called
-
-
-def _bare(error: AlignmentError) -> AlignmentError:
-    """Return the error without its traceback, and log the whole error at level debug.
-
-    Spark shows the traceback that its Python processes print. Fifty lines of the planner's calls would push the
-    sentence that names the file off the screen.
-    """
-    _log.debug("an error of the library", exc_info=True)
-    return error.with_traceback(None)
+__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "read_splits"]
 
 
 @dataclass(eq=False)
@@ -160,6 +126,10 @@ class FailedStreamReader(DataSourceStreamReader):
     @property
     def latestOffset(self) -> NoReturn:
         """Raise the error; Spark inspects this method before it calls any."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> NoReturn:
+        """Raise it: before 4.2 this is the first call at a restart."""
         raise self._error
 
     def read(self, partition: InputPartition) -> NoReturn:
@@ -255,7 +225,7 @@ def read_splits(
                 channel.report(splits)
             events = ()
     except AlignmentError as error:
-        raise _bare(error) from None
+        raise without_trace(error) from None
 
 
 def _read(

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import streaming_source.spark.registration as registration
 from alignment import WatermarkStrategy
+from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from streaming_source.spark.frames import from_source
 from tests.faults.inputs import BOUND_US, BOUNDABLE, OF_KAFKA, event_time_of, source_of
 from tests.faults.steps import Steps, stepped_format
@@ -65,11 +66,12 @@ class Running:
         self.finishes = False
         self.name: str = query["name"]
         self._steps = Steps(folder, self.name)
+        self._checkpoint = str(folder / "checkpoints" / self.name)
         self._frame = self._load(bounded=False)
         self.begun: StreamingQuery = self.begin()
 
     def begin(self) -> StreamingQuery:
-        writer = self._frame.writeStream.option("checkpointLocation", str(self._folder / "checkpoints" / self.name))
+        writer = self._frame.writeStream.option("checkpointLocation", self._checkpoint)
         writer = writer.trigger(**({"availableNow": True} if self.finishes else {"processingTime": "300 milliseconds"}))
         out = self._folder / "out" / self.name
         if self._query["sink"] == "files":
@@ -83,8 +85,8 @@ class Running:
         """Stop, and go on to the end of what is there."""
         self.begun.stop()
         self.finishes = True
-        if self._query["connector"] in BOUNDABLE:
-            self._frame = self._load(bounded=True)
+        if self._query["connector"] in BOUNDABLE or IS_BEFORE_4_2:
+            self._frame = self._load(bounded=self._query["connector"] in BOUNDABLE)
         self.begin()
 
     def _load(self, *, bounded: bool) -> DataFrame:
@@ -105,6 +107,7 @@ class Running:
             max_rows_per_trigger=10_000_000 if bounded else query["max_rows"],
             num_readers=query["readers"],
             **({"indexing": "off"} if query["connector"] == "own, off" else {}),
+            **({"available_now_checkpoint": self._checkpoint} if self.finishes and IS_BEFORE_4_2 else {}),
         )
         times = "timestamp" if query["connector"] in OF_KAFKA else "ts"
         if query["shape"] == "rows":

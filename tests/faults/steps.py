@@ -14,13 +14,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from streaming_source.spark.before_4_2 import ReaderBefore42, ReadLimit, SupportsTriggerAvailableNow
 from streaming_source.spark.format_class import format_class
 
 __all__ = ["PLANNER_STEPS", "READ_STEPS", "OrderedFailureError", "Steps", "stepped_format"]
@@ -99,6 +101,14 @@ class SteppedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._steps = Steps(folder, query)
         self._folder = folder
         self._query = query
+
+    def __copy__(self) -> SteppedReader:
+        """As Spark before 4.2 has one planned anew."""
+        return SteppedReader(copy(self._reader), self._folder, self._query, self._readers)
+
+    @property
+    def source(self) -> Any:
+        return self._reader.source
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
@@ -185,8 +195,11 @@ def stepped_format(folder: Path, query: str, readers: int) -> Callable[..., Any]
         base = format_class(*arguments)
 
         class Stepped(base):  # type: ignore[misc, valid-type]
-            def streamReader(self, schema: Any) -> SteppedReader:
-                return SteppedReader(base.streamReader(self, schema), folder, query, readers)
+            def streamReader(self, schema: Any) -> DataSourceStreamReader:
+                reader = base.streamReader(self, schema)
+                if isinstance(reader, ReaderBefore42):
+                    return replace(reader, reader=SteppedReader(reader.reader, folder, query, readers))
+                return SteppedReader(reader, folder, query, readers)
 
         return Stepped
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from streaming_source.connectors import FileSource
+from streaming_source.spark.before_4_2 import ReadMaxRows
 from tests.faults.inputs import Growing, event_time_of, place_of, source_of
 from tests.faults.test_read_again import reader_of
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from alignment import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.connectors import FileSource
+from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options
 from streaming_source.spark.readers import AlignedStreamReader

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import FileSource, finite
@@ -34,6 +33,7 @@ from streaming_source.exceptions import (
     PathNotFoundError,
     SchemaError,
 )
+from streaming_source.spark.before_4_2 import ReadMaxRows
 from tests.spark.reading import (
     SECOND,
     T0,

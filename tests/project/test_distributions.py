@@ -49,7 +49,7 @@ def test_no_spark_of_a_cluster_is_replaced_and_who_has_none_gets_one_that_fits(p
     project = pyproject["project"]
     assert set(distributions(project["dependencies"])) == {"pyarrow", "numpy", "sortedcontainers"}
     extras = project["optional-dependencies"]
-    assert distributions(extras["pyspark"]) == {"pyspark": "pyspark>=4.2"}
+    assert distributions(extras["pyspark"]) == {"pyspark": "pyspark>=4.0"}
     on_a_cluster = ("cli", "delta", "fsspec", "iceberg", "kafka", "kafka-schema", "metrics")
     assert all("pyspark" not in distributions(extras[name]) for name in on_a_cluster)
     # Nor does a library that one of them brings.

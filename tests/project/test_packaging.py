@@ -99,7 +99,7 @@ def test_make_versions_runs_each_python_that_is_named_and_the_first_pyspark(pypr
     pairs = re.findall(r'\("(3\.\d+)", "(\d+\.\d+\.\d+)"\)', source)
     named = [text.rpartition(" ")[2] for text in pyproject["project"]["classifiers"] if ":: 3." in text]
     assert sorted({python for python, _ in pairs}, key=lambda python: int(python[2:])) == named
-    assert min(pyspark for _, pyspark in pairs) == "4.2.0"
+    assert min(pyspark for _, pyspark in pairs) == "4.0.2"
     rows = re.findall(r"^\| (3\.\d+) \| (4\..*?) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
     assert [(python, pyspark) for python, all_of_it in rows for pyspark in all_of_it.split(", ")] == pairs
 
@@ -124,7 +124,7 @@ def test_without_pyspark_an_import_names_what_to_install_and_the_rest_works() ->
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     *_, what, fix = done.stderr.splitlines()
-    assert f"streaming_source.read_stream needs PySpark 4.2 or later, which {sys.executable} does not have." in what
+    assert f"streaming_source.read_stream needs PySpark 4.0 or later, which {sys.executable} does not have." in what
     assert fix.endswith("elsewhere install spark-watermark-alignment[pyspark]")
 
 
@@ -136,13 +136,13 @@ def test_without_pyspark_the_command_that_needs_it_names_the_extra(tmp_path: Pat
     assert done.stderr == "error: advise needs PySpark: pip install 'spark-watermark-alignment[cli,pyspark]'\n"
 
 
-def test_on_a_pyspark_without_read_limits_the_import_names_the_version_that_is_needed() -> None:
-    # As in 4.0 and 4.1, which have no such module.
-    without = "import sys; sys.modules['pyspark.sql.streaming.datasource'] = None"
+def test_on_a_pyspark_without_data_sources_the_import_names_the_version_that_is_needed() -> None:
+    # As in 3.5, which has no such module.
+    without = "import sys; sys.modules['pyspark.sql.datasource'] = None"
     program = f"{without}; from streaming_source import register"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "install pyspark>=4.2" in done.stderr.splitlines()[-1]
+    assert "install pyspark>=4.0" in done.stderr.splitlines()[-1]
 
 
 def test_a_type_checker_knows_the_public_names_and_refuses_others(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from streaming_source.spark.before_4_2 import ReaderBefore42, ReadLimit, ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.readers import AlignedStreamReader
 from streaming_source.spark.watermark_rows import EMITTED
@@ -47,7 +47,10 @@ def data_source(path: Path | str, **options: Any) -> AlignedDataSource:
 
 def stream_reader(path: Path | str, schema: StructType | None = None, **options: Any) -> AlignedStreamReader:
     source = data_source(path, **options)
-    return source.stream_reader(schema or source.schema())
+    made = source.stream_reader(schema or source.schema())
+    reader = made.reader if isinstance(made, ReaderBefore42) else made
+    assert isinstance(reader, AlignedStreamReader)
+    return reader
 
 
 class Reading:

@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
@@ -24,6 +23,7 @@ from streaming_source.exceptions import (
     OptionError,
     StoreError,
 )
+from streaming_source.spark.before_4_2 import ReadAllAvailable, ReadMaxRows
 from streaming_source.spark.late_reader import LateStreamReader
 from streaming_source.spark.readers import AlignedStreamReader
 from tests.files.stores import SECRET, s3_store

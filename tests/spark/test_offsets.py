@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US
@@ -20,6 +19,7 @@ from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Rememb
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError
+from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 

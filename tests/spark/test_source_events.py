@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from alignment import WatermarkStrategy
 from streaming_source.api import (
@@ -23,6 +22,7 @@ from streaming_source.api import (
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, TaskMessages
 from streaming_source.spark import readers
+from streaming_source.spark.before_4_2 import ReadAllAvailable
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
 from streaming_source.spark.options import FrameOptions
