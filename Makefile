@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 # Tests and Spark start hundreds of Python processes, each of which would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup java demo test quick soak coverage platforms versions lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
+.PHONY: help setup java demo test quick soak coverage platforms versions older lowest audit stranger check lint types docs format kafka bench bench-quick notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,10 @@ platforms: $(CLASSES) java ## run the library where people run Spark: Spark Conn
 versions: $(STAMP) java ## run quick start and core tests on each pair of Python and PySpark (ONLY=3.13: of that Python)
 	@echo "==> versions: environments in .venvs, 0.8 GB each; the tests take some minutes on each"
 	@$(VENV)/bin/nox $(if $(ONLY),--python $(ONLY))
+
+older: $(STAMP) java ## audit checkpoints that PySpark 3.5, 4.0 and 4.1 write over files, Kafka and Delta (part of versions)
+	@echo "==> older: environments in .venvs; the tests take some minutes on each"
+	@$(VENV)/bin/nox --session older
 
 lowest: $(STAMP) java ## run the core tests with the lowest versions that pyproject.toml allows
 	@echo "==> lowest: one environment in .venvs; the tests take some minutes"

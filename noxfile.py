@@ -36,6 +36,9 @@ BEFORE_4_2 = [
 ]
 LEFT_OPEN = ["-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning"]
 
+# Releases whose checkpoints are audited, and which need not run the project.
+AUDITED = ["3.5.8", "4.0.2", "4.1.4"]
+
 # Of the libraries that extras bring: what does not need Spark, which `CORE` has.
 EXTRAS = [
     "tests/cli/test_explain.py",
@@ -59,7 +62,7 @@ nox.options.download_python = "never"
 nox.options.envdir = ".venvs"
 nox.options.error_on_missing_interpreters = True
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["versions"]
+nox.options.sessions = ["versions", "older"]
 
 
 @nox.session
@@ -80,6 +83,21 @@ def versions(session: nox.Session, pyspark: str) -> None:
     session.log("running the core tests")
     core, warnings = (BEFORE_4_2, LEFT_OPEN) if pyspark < "4.2" else (CORE, [])
     session.run("python", "-m", "pytest", *warnings, "-m", "not soak", "--durations=10", *(session.posargs or core))
+
+
+@nox.session(python="3.11")
+@nox.parametrize("pyspark", AUDITED)
+def older(session: nox.Session, pyspark: str) -> None:
+    """Let one PySpark write checkpoints over files, Kafka and Delta, and audit them with the project as it is here."""
+    wanted = ["pyspark[connect]==4.2.0", "-e", ".[cli,delta,iceberg,kafka]", "hypothesis", "pytest", "pytest-timeout"]
+    session.install(*wanted, silent=True)
+    folder = f"{session.create_tmp()}/pyspark-{pyspark}"
+    session.run("uv", "venv", "--clear", "--python", f"{session.bin}/python", folder, external=True, silent=True)
+    python = f"{folder}/bin/python"
+    session.run("uv", "pip", "install", "--python", python, f"pyspark=={pyspark}", external=True, silent=True)
+    session.env.update(OLDER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1")
+    tests = session.posargs or ["tests/auditing/test_older_spark.py"]
+    session.run("python", "-m", "pytest", "--durations=10", *tests)
 
 
 @nox.session(python="3.11")

@@ -34,6 +34,7 @@ def audit(
     time: str | Sequence[str] | None = None,
     window: str | None = None,
     mode: str | None = None,
+    operator: str | Sequence[str] = (),
     source: str | Sequence[str] | None = None,
     options: Mapping[str, str] | None = None,
     progress: Progress = lambda done, total: None,
@@ -46,7 +47,7 @@ def audit(
     Parameters
     ----------
     checkpoint
-        The `checkpointLocation` of a query over files, Delta or Kafka, of Spark 4.0 or later.
+        The `checkpointLocation` of a query over files, Delta or Kafka, of Spark 3.5 or later.
     time
         The column of `withWatermark`, or one for each source. Absent: the only column of timestamps, or the one from
         which the watermarks in the checkpoint follow; for Kafka the record's timestamp.
@@ -57,6 +58,9 @@ def audit(
         The query's output mode: `append`, `update` or `complete`. Absent: the state of Spark's default provider shows
         whether it is complete. The other two drop the same rows; between them, rows in windows that have not ended are
         counted as unknown. Only aggregations by event time need it.
+    operator
+        What Spark 3.5 does not keep: each stateful operator of the query, in its order. One of `aggregation`,
+        `sessionWindow`, `dropDuplicates`, `dropDuplicatesWithinWatermark` and `join`.
     source
         Where the data are now: the directory of files, the path of a Delta table. One for each source.
     options
@@ -82,7 +86,8 @@ def audit(
         {key[len(_STORAGE) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE)}
     )
     found = Checkpoint.open(checkpoint, None if Root(checkpoint).is_local else Root(checkpoint, storage).open())
-    operators = operators_of(found.log)
+    named = (operator,) if isinstance(operator, str) else operator
+    operators = operators_of(found.log, named)
     numbers = range(len(found.source_names))
     first = first_operator(operators, len(numbers)) if operators else None
     mode, is_mode_shown = output_mode(found, first, mode)
@@ -121,6 +126,7 @@ def audit(
         downstream=tuple(one.title for one in reversed((operators or [])[:-1])) if first is not None else (),
         is_window_shown=shown,
         is_mode_shown=is_mode_shown,
+        is_operator_shown=not named,
     )
     notes = [text for one in sources for text in one.notes]
     return Audit.of(query, found, counted, [*notes, *_notes(check, query)])

@@ -62,7 +62,8 @@ class AuditedQuery:
     `operator` is the stateful operator that drops rows, in words; None if the query has none. `window` describes its
     windows. `mode` is the output mode; None if it is append or update, or has no effect. `undecided` is why all rows
     are unknown. `downstream` are the operators after it, whose drops are not counted. If `is_window_shown`, the state
-    has such windows; else they are as the user gave them. So it is with `is_mode_shown` and complete mode.
+    has such windows; else they are as the user gave them. So it is with `is_mode_shown` and complete mode, and with
+    `is_operator_shown`.
     """
 
     checkpoint: str
@@ -75,6 +76,7 @@ class AuditedQuery:
     downstream: tuple[str, ...]
     is_window_shown: bool = False
     is_mode_shown: bool = False
+    is_operator_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ def _sentences(audit: Counts) -> Iterator[str]:
         yield from _kept(audit)
         if audit.dropped:
             yield "Rows that the query filters out before it are counted as well."
+    if not audit.query.is_operator_shown:
+        yield "Its operators are as given, and counted by the rule of Spark 3.4 and later."
     if audit.query.window is not None:
         mode = audit.query.mode or "append or update"
         shown = "" if audit.query.is_window_shown else ", as given"

@@ -11,9 +11,9 @@ from io import BytesIO
 from typing import Any, Final
 
 from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
-from streaming_source.exceptions import CheckpointError
+from streaming_source.exceptions import CheckpointError, OptionError
 
-__all__ = ["AGGREGATE", "BY_ROW", "JOIN", "SESSIONS", "EventTimeField", "Operator", "operators_of"]
+__all__ = ["AGGREGATE", "BY_ROW", "JOIN", "NAMED", "SESSIONS", "EventTimeField", "Operator", "operators_of"]
 
 AGGREGATE: Final = "stateStoreSave"
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
@@ -26,6 +26,16 @@ _TITLES: Final = {
     "dedupeWithinWatermark": "dropDuplicatesWithinWatermark",
     JOIN: "stream-stream join",
 }
+NAMED: Final = {
+    "aggregation": AGGREGATE,
+    "sessionWindow": SESSIONS,
+    "dropDuplicates": "dedupe",
+    "dropDuplicatesWithinWatermark": "dedupeWithinWatermark",
+    "join": JOIN,
+}
+"""What a user may name an operator, with Spark's own name for it."""
+_VALUES: Final = {"__dummy__": "dedupe", "expiresAtMicros": "dedupeWithinWatermark"}
+"""Columns in the state of one operator alone."""
 _DELAY: Final = "spark.watermarkDelayMs"
 _JOINED: Final = re.compile(r"(left|right)-keyWithIndexToValue.*")
 
@@ -91,41 +101,44 @@ class Operator:
         return self.name == JOIN
 
 
-def operators_of(files: CheckpointFiles) -> list[Operator] | None:
+def operators_of(files: CheckpointFiles, named: Sequence[str] = ()) -> list[Operator] | None:
     """Return the stateful operators in the order of their numbers: results of a later one go to an earlier one.
 
-    None if there is no folder `state`: the query has none, or the folder was lost.
+    None if there is no folder `state`: the query has none, or the folder was lost. `named` are the operators of a query
+    of Spark 3, which does not keep what they are: keys of `NAMED`, in the query's order.
 
     Raises
     ------
     CheckpointError
-        If the state was written by a Spark before 4.0, which does not keep what its operators are; or is damaged.
+        If Spark 3 wrote the state, and none are `named`; or it is damaged.
+    OptionError
+        If `named` are not those of the state.
     """
     folders = files.numbered("state")
     if folders is None:
         return None
     if missing := sorted(set(range(max(folders, default=0) + 1)) - folders.keys()):
         raise CheckpointError(f"{files.checkpoint}/state/{missing[0]}, of an operator, is missing; {RESTORE}")
-    return [_operator(files, number) for number in folders]
+    if named and len(named) != len(folders):
+        raise OptionError(
+            f"operator is given {len(named)} times, and the query has {len(folders)} stateful operators: name each, in "
+            "the order in which the query has them"
+        )
+    return [
+        _operator(files, number, name)
+        for number, name in zip(folders, reversed(named or (None,) * len(folders)), strict=True)
+    ]
 
 
-def _operator(files: CheckpointFiles, number: int) -> Operator:
+def _operator(files: CheckpointFiles, number: int, named: str | None) -> Operator:
     folder = f"state/{number}"
     data = files.bytes_of(f"{folder}/_metadata/metadata") or files.bytes_of(f"{folder}/_metadata/v2/0")
     if data is None and not files.list_folder(f"{folder}/_metadata"):
-        raise CheckpointError(
-            f"{files.checkpoint}/{folder} has no metadata of its operator, which Spark 4.0 and later keep: the query "
-            f"was run by an older one, whose rule for late rows is another, or the file was lost; {RESTORE}, or run "
-            "one micro-batch of it with Spark 4"
-        )
-    try:
-        _, _, text = (data or b"").decode().partition("\n")
-        known = json.loads(text)
-        name, stores = known["operatorInfo"]["operatorName"], [store["storeName"] for store in known["stateStoreInfo"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{files.checkpoint}/{folder}/_metadata/metadata is damaged ({error!r}); {RESTORE}"
-        ) from None
+        name, stores = _of_spark_3(files, folder, named)
+    else:
+        name, stores = _kept(files, folder, data)
+        if named is not None:
+            raise OptionError(f"operator = {named!r}: the checkpoint has its operators; leave it out")
     event_times: list[EventTimeField] = []
     structs = None
     for schema_file in _schema_files(folder, stores):
@@ -137,6 +150,46 @@ def _operator(files: CheckpointFiles, number: int) -> Operator:
             event_times += _event_times(read[1 if name in (SESSIONS, JOIN) else 0])
     key, value = ([str(field["name"]) for field in one["fields"]] for one in structs or ({"fields": ()},) * 2)
     return Operator(number, name, event_times, structs is not None, key, value)
+
+
+def _kept(files: CheckpointFiles, folder: str, data: bytes | None) -> tuple[str, Sequence[str]]:
+    """Return the name of an operator and those of its stores, as Spark 4.0 and later keep them."""
+    try:
+        _, _, text = (data or b"").decode().partition("\n")
+        known = json.loads(text)
+        return known["operatorInfo"]["operatorName"], [store["storeName"] for store in known["stateStoreInfo"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{files.checkpoint}/{folder}/_metadata/metadata is damaged ({error!r}); {RESTORE}"
+        ) from None
+
+
+def _of_spark_3(files: CheckpointFiles, folder: str, named: str | None) -> tuple[str, Sequence[str]]:
+    """Return what the user says that an operator of Spark 3 is, if its state may be that."""
+    if named is not None and named not in NAMED:
+        raise OptionError(f"operator = {named!r}: must be one of {', '.join(NAMED)}; correct it")
+    stores = [name for name in files.list_folder(f"{folder}/0") or () if _JOINED.fullmatch(name)] or ["default"]
+    schema = None if stores != ["default"] else files.bytes_of(f"{folder}/0/_metadata/schema")
+    structs = None if schema is None else _structs(schema, f"{files.checkpoint}/{folder}/0/_metadata/schema")
+    found = JOIN if stores != ["default"] else None if structs is None else _shown_by(structs[1])
+    shown = next((title for title, name in NAMED.items() if name == found), None)
+    if named is None:
+        like = "" if shown is None else f" {shown}, which its state looks like"
+        raise CheckpointError(
+            f"{files.checkpoint}/{folder} has no metadata of its operator, which Spark 4.0 and later keep: the query "
+            f"was run by an older one, or the file was lost; {RESTORE}, name the operator of a query of Spark 3.5 with "
+            f"--operator{like}, or run one micro-batch of it with Spark 4"
+        )
+    if shown is not None and shown != named:
+        raise OptionError(f"operator = {named!r}: the state is that of {shown}; give --operator {shown}")
+    return NAMED[named], stores
+
+
+def _shown_by(value: Mapping[str, Any]) -> str:
+    """Return Spark's name for the operator whose state has such values."""
+    if any(field.is_window for field in _event_times(value)):
+        return SESSIONS
+    return next((_VALUES[field["name"]] for field in value["fields"] if field["name"] in _VALUES), AGGREGATE)
 
 
 def _schema_files(folder: str, stores: Sequence[str]) -> Iterator[str]:

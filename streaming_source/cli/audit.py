@@ -39,6 +39,10 @@ def audit_query(
     mode: Annotated[
         str | None, typer.Option("--mode", help="Its output mode, where the state does not show it: see docs/audit.md.")
     ] = None,
+    operator: Annotated[
+        list[str],
+        typer.Option("--operator", metavar="NAME", help="Of Spark 3.5: each stateful operator; see docs/audit.md."),
+    ] = [],  # noqa: B006
     source: Annotated[
         list[str],
         typer.Option("--source", metavar="PATH|TABLE|TOPIC", help="Where its data is now; one for each source."),
@@ -73,6 +77,7 @@ def audit_query(
             time=time or None,
             window=window,
             mode=mode,
+            operator=operator,
             source=source or None,
             options=key_values(option),
             progress=progress,

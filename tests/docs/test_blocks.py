@@ -19,7 +19,10 @@ from streaming_source.cli.main import app
 from tests.docs.pages import ROOT, Block, blocks, pages
 
 COMMANDS: Any = typer.main.get_command(app)
-OF_OTHERS = {"cp", "curl", "docker", "pip", "spark-pipelines", "python", "make", ".venv/bin/python", ".venv/bin/nox"}
+OF_OTHERS = {
+    *("aws", "cp", "curl", "docker", "environment/bin/pip", "environment/bin/venv-pack", "make", "pip", "python"),
+    *("spark-pipelines", "spark-submit", "uvx", "%pip", ".venv/bin/nox", ".venv/bin/python"),
+}
 OTHER_OPTIONS = {"checkpointLocation", "database", "partitionOverwriteMode"}
 """Of Spark's writer, and of the source that the page on connectors writes."""
 
