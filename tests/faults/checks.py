@@ -20,6 +20,7 @@ from streaming_source.coordinator.group_location import member_from_json
 from tests.spark.support import SECOND
 
 __all__ = [
+    "batches_of_sink",
     "check_output",
     "check_reads",
     "check_watermarks",
@@ -84,7 +85,21 @@ def files_of_sink(out: Path) -> list[Path]:
     """What the log of Spark's file sink says is in it."""
     logs = {int(log.name.split(".")[0]): log for log in (out / "_spark_metadata").iterdir() if log.name[0].isdigit()}
     begin = max((number for number, log in logs.items() if log.suffix == ".compact"), default=0)
-    lines = [line for number in logs if number >= begin for line in logs[number].read_text().splitlines()[1:]]
+    return [file for number in logs if number >= begin for file in _files_in(logs[number])]
+
+
+def batches_of_sink(out: Path) -> dict[Path, int]:
+    """Which micro-batch has written each file, by all that the log still has: one that it compacted brings the rest."""
+    found: dict[Path, int] = {}
+    logs = [log for log in (out / "_spark_metadata").glob("[0-9]*") if not log.name.endswith(".crc")]
+    for log in sorted(logs, key=lambda log: int(log.name.split(".")[0])):
+        for file in _files_in(log):
+            found.setdefault(file, int(log.name.split(".")[0]))
+    return found
+
+
+def _files_in(log: Path) -> list[Path]:
+    lines = log.read_text().splitlines()[1:]
     return [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
 
 

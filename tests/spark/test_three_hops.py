@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -23,6 +23,7 @@ from deltalake.exceptions import CommitFailedError
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source import complete_until
 from tests.delta.spark_delta import jars_of_delta
+from tests.faults.checks import batches_of_sink
 from tests.faults.killed_process import KilledProcess, KilledQueryLog
 from tests.kafka.artifacts import ArtifactsMissingError
 from tests.spark.three_hops import HOPS
@@ -122,10 +123,8 @@ def emitted(gold: Path) -> Iterator[tuple[int, Path]]:
         actions = [json.loads(line) for line in log.read_text().splitlines()]
         batch = next((action["txn"]["version"] for action in actions if "txn" in action), -1)
         yield from ((batch, gold / unquote(action["add"]["path"])) for action in actions if "add" in action)
-    for entry in sorted((gold / "_spark_metadata").glob("[0-9]*")):
-        if entry.name.isdigit():
-            for line in entry.read_text().splitlines()[1:]:
-                yield int(entry.name), Path(unquote(urlsplit(json.loads(line)["path"]).path))
+    if not (gold / "_delta_log").exists():
+        yield from ((batch, file) for file, batch in batches_of_sink(gold).items())
 
 
 def check_gold(root: Path, rows: Rows, late: int) -> None:

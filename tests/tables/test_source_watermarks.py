@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
 
 import deltalake
@@ -14,6 +16,7 @@ from streaming_source import complete_until
 from streaming_source.exceptions import ClaimError, MalformedDataError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.testing import SourceHarness
+from tests.examples import examples
 from tests.tables.claimed_table import SCHEMA, DeltaWriter, reading
 from tests.tables.reading import SECOND, times
 
@@ -168,6 +171,36 @@ def test_late_rows_that_the_writer_kept_are_late_here_and_the_numbers_add_up(tmp
     done.restart()
     look(done)
     assert late_of(done) == {"the writer": 3}
+    done.close()
+
+
+@pytest.mark.parametrize("seed", range(examples(6)))
+def test_late_rows_and_those_on_time_are_all_rows_whoever_wrote_them_and_whenever_they_are_read(
+    tmp_path: Path, seed: int
+) -> None:
+    """The naive model: a row is late if it is not after the watermark that was announced before it was listed."""
+    draw = random.Random(seed)
+    a, b = DeltaWriter.of(tmp_path, "a"), DeltaWriter.of(tmp_path, "b")
+    a.commit(0)
+    done = reading(a.table, f"{a.checkpoint}, {b.checkpoint}")
+    watermarks, late, written = {"a": 0, "b": 0}, Counter[str](), list[int]()
+    for _ in range(draw.randrange(3, 9)):
+        listed = list[tuple[str, int]]()
+        for _ in range(draw.randrange(1, 4)):
+            writer = draw.choice([a, b])
+            watermarks[writer.name] += draw.randrange(20)
+            # Its own late rows are kept, and committed behind its claim.
+            rows = [draw.randrange(max(1, watermarks[writer.name] + 30)) for _ in range(draw.randrange(4))]
+            writer.commit(watermarks[writer.name] * S, [row * S for row in rows])
+            listed += [(writer.name, row * S) for row in rows]
+        late.update(name for name, us in listed if us <= done.watermark)
+        written += [us for _, us in listed]
+        if draw.random() < 0.3:
+            done.restart()
+        look(done)
+    names = {"a": "the writer", "b": "id-b"}
+    assert late_of(done) == {names[name]: count for name, count in late.items()}, f"seed {seed}"
+    assert times(done) == sorted(written)
     done.close()
 
 
