@@ -84,7 +84,7 @@ class QueryState:
             return None
 
     def end_with(self, notes: Sequence[PlannerNote]) -> QueryEnd | None:
-        """Return the end with what the checkpoint and the notes of the planners have in addition.
+        """Return the end with what the checkpoint and the last note of each planner have in addition.
 
         Spark knows of a planner that was killed only that a connection ended, and nothing of another run.
         """
@@ -93,7 +93,7 @@ class QueryState:
         others = [note.pid for note in notes if note.runs]
         end = replace(self.end, is_gone=_is_gone(self.checkpoint), other_pid=others[0] if others else None)
         is_unknown = end.error == _NO_MESSAGE
-        if end.error is None or not (is_unknown or (notes and notes[0].was_killed)):
+        if end.error is None or not (is_unknown or any(note.was_killed for note in notes)):
             return end
         by_notes = end_by_notes(notes)
         if by_notes is None or by_notes.error is None:

@@ -69,9 +69,10 @@ KILLED = "its planner, process 7, was killed or has crashed, as where memory run
 def test_a_planner_that_was_killed_is_named_before_the_connection_that_broke(
     left: dict[str, object], said: str
 ) -> None:
-    older = PlannerNote("n", 6, 1, "r", runs=False)
+    # Of two sources; Spark ends the planner of the other one.
+    other = PlannerNote("m", 6, 3, "r", runs=False, was_closed=True)
     note = PlannerNote("n", 7, 2, "r", **{"runs": False, **left})  # type: ignore[arg-type]
-    end = QueryState(None, QueryEnd(RESET, None), False, None).end_with([note, older])
+    end = QueryState(None, QueryEnd(RESET, None), False, None).end_with([other, note])
     assert end is not None
     assert end.error == said
 

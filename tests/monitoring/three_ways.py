@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from tests.monitoring.on_call import COURSES, Course, OnCall, Situation
 __all__ = ["run"]
 
 _PATIENCE_S = 90
+_PAUSE_S = 0.3
 _AT_ONCE = 4
 """Queries that run while one of them is looked at: most of the time they wait."""
 _SILENT = ("nothing", "slowest", "rows", "allIdle", "stopped", "ended", "any")
@@ -33,8 +35,19 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course], log: Path 
     """Go through the situations of each course, while the next ones begin; what was wrong."""
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "200ms")
     calls = [OnCall(spark, folder / f"course_{number}") for number in range(len(courses))]
-    begun = 0
+    at = begun = 0
     found: list[str] = []
+    lock, ended = threading.Lock(), threading.Event()
+
+    def let_come() -> None:
+        """Whatever a look takes, and for the queries that wait for one too: else their splits are silent."""
+        while not ended.wait(_PAUSE_S):
+            with lock:
+                for on_call in calls[at:begun]:
+                    on_call.tick()
+
+    coming = threading.Thread(target=let_come, daemon=True)
+    coming.start()
     try:
         for at, course in enumerate(courses):
             for number in range(begun, min(at + _AT_ONCE, len(courses))):
@@ -42,26 +55,28 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course], log: Path 
                 begun = number + 1
             for situation in course.situations:
                 if situation.act is not None:
-                    situation.act(calls[at])
-                wrong = _await_answer(calls[at], partial(_look, calls[at], situation, log), _PATIENCE_S)
+                    with lock:
+                        situation.act(calls[at])
+                wrong = _await_answer(partial(_look, calls[at], situation, log), _PATIENCE_S)
                 print(*wrong, sep="\n", end="\n" if wrong else "", flush=True)
                 found += wrong
             calls[at].close()
     finally:
+        ended.set()
+        coming.join()
         spark.conf.unset("spark.sql.streaming.noDataProgressEventInterval")
         for on_call in calls[:begun]:
             on_call.close()
     return found
 
 
-def _await_answer(on_call: OnCall, look: Callable[[], list[str]], seconds: float) -> list[str]:
+def _await_answer(look: Callable[[], list[str]], seconds: float) -> list[str]:
     """What is still wrong with the answer after so long; nothing as soon as it is right."""
     limit = time.monotonic() + seconds
     while wrong := look():
         if time.monotonic() > limit:
             return wrong
-        on_call.tick()
-        time.sleep(0.3)
+        time.sleep(_PAUSE_S)
     return []
 
 

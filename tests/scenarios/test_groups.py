@@ -149,14 +149,14 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, exchange: GroupExchange) -> None:
         self.times = 0
-        call: Callable[..., Any] = exchange.place.exchange
+        call: Callable[..., Any] = exchange.location.exchange
 
         def counting(*arguments: Any, **options: Any) -> Any:
             # An exchange without a report of its own only reads.
             self.times += arguments[1] is not None
             return call(*arguments, **options)
 
-        monkeypatch.setattr(exchange.place, "exchange", counting)
+        monkeypatch.setattr(exchange.location, "exchange", counting)
 
 
 def test_there_is_one_renewal_an_interval_however_often_the_planner_goes_back(
