@@ -352,7 +352,8 @@ def silent_without_timeout(on_call: OnCall) -> None:
 
 
 def one_is_idle(on_call: OnCall) -> None:
-    _two_splits(on_call, idleTimeout="3 seconds")
+    # A warning at the moment at which it becomes idle would be no fault.
+    _two_splits(on_call, idleTimeout="3 seconds", warnAfter="20 seconds")
     on_call.let_come(["b"])
 
 
