@@ -18,8 +18,7 @@ from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor
 from alignment.plan import LimitedBy, MicroBatchPlan, total
 from alignment.sentence import duration_text, moment
-from alignment.timestamps import NO_TIMESTAMP
-from alignment.units import unit_warning
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SplitRange
 from streaming_source.api.split import SplitT
@@ -652,13 +651,18 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _check_unit(self, plan: MicroBatchPlan) -> None:
         """Warn once, at the first records, if their times are numbers that seem to be of another unit."""
+        assigner = self._rules.strategy.timestamp_assigner
+        has_unit = isinstance(assigner, FieldTimestampAssigner) and assigner.unit is not None
         # Where readers report, the planner knows no event time.
-        if self._checked_unit or not plan.rows or self._rules.reports:
+        if self._checked_unit or not plan.rows or self._rules.reports or not has_unit:
             return
+        # Imported here: few queries have numbers for times.
+        from alignment.units import unit_warning
+
         self._checked_unit = True
         engine = self.runtime.engine
         latest_us = engine.index.maximum_times(engine.table.positions, plan.after.positions)
-        if warning := unit_warning(self._rules.strategy.timestamp_assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
+        if warning := unit_warning(assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
             _log.warning("%s", warning)
 
     def _begin_batch(self, rows: int, now_us: int) -> None:

@@ -38,8 +38,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
-from streaming_source.spark.plain_errors import plainly
+from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (

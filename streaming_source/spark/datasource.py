@@ -32,7 +32,7 @@ from alignment.timestamps import EventTimes, FieldTimestampAssigner, RecordTimes
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
-from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
+from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError, plainly
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, ReaderBefore42, arrow_schema
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
@@ -45,7 +45,6 @@ from streaming_source.spark.options import (
     source_strategy_of,
     strategy_of,
 )
-from streaming_source.spark.plain_errors import plainly
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
 from streaming_source.spark.rows import RowShaper
 from streaming_source.spark.watermark_rows import EMITTED

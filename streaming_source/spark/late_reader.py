@@ -25,13 +25,12 @@ from streaming_source.api import Source
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
 from streaming_source.data_files.journal import Journal
-from streaming_source.exceptions import DataLossError, OffsetError
+from streaming_source.exceptions import DataLossError, OffsetError, plainly
 from streaming_source.monitoring.report import WHY
 from streaming_source.spark.before_4_2 import ReadLimit, SupportsTriggerAvailableNow
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.late_log import LateEntry, LateLog, LatePlace
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
-from streaming_source.spark.plain_errors import plainly
 from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
 

@@ -22,10 +22,9 @@ from streaming_source.coordinator import (
     one_range_each,
     wall_clock_us,
 )
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly, without_trace
 from streaming_source.spark.before_4_2 import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from streaming_source.spark.input_partition import AlignedInputPartition
-from streaming_source.spark.plain_errors import plainly, without_trace
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from alignment.arrow_times import cut_nanoseconds, format_timestamp, to_microsec
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
-from alignment.units import LikelyUnit, likely_unit, unit_warning
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
@@ -25,6 +24,7 @@ from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.watermark_rows import FAR_US
 
 if TYPE_CHECKING:
+    from alignment.units import LikelyUnit
     from streaming_source.spark.input_partition import AlignedInputPartition
     from streaming_source.spark.observed_times import ObservedTimes
 
@@ -111,9 +111,8 @@ class RowShaper:
         if self.observed is not None:
             latest_us = self.observed.latest_valid(split_id, positions, batch.num_rows, latest_us)
         extracted = self._extracted(batch, source_timestamps)
-        # One record is checked, and a process warns once: the planner does not know the times of all sources.
-        if batch.num_rows and (warning := unit_warning(self.assigner, int(extracted.values[0]))):
-            _warn_once(warning.partition(" is ")[0], warning)
+        if self._unit is not None and batch.num_rows:
+            self._check_unit(int(extracted.values[0]))
         wanted = self.options.times
         outside = wanted.outside(extracted.values) if wanted else None
         times = self._valid(extracted, latest_us)
@@ -255,7 +254,17 @@ class RowShaper:
     def _unit(self) -> str | None:
         return self.assigner.unit if isinstance(self.assigner, FieldTimestampAssigner) else None
 
+    def _check_unit(self, time_us: int) -> None:
+        """Warn once in a process: the planner does not know the times of all sources, and one record tells."""
+        # Imported here: few queries have numbers for times.
+        from alignment.units import unit_warning
+
+        if warning := unit_warning(self.assigner, time_us):
+            _warn_once(warning.partition(" is ")[0], warning)
+
     def _likely_unit(self, values: dict[str, pa.Scalar]) -> LikelyUnit | None:
+        from alignment.units import likely_unit
+
         (value,) = values.values() if self._unit else (None,)
         number = None if value is None else value.as_py()
         if self._unit is None or not isinstance(number, int | float | Decimal):
