@@ -13,7 +13,8 @@ from benchmarks.report import Report, markdown
 
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
 QUICK = ("planning", "many_files", "tables", "iceberg", "gateway", "fetching", "parquet", "replay", "starting")
-PEERS = ("audit", "batch_range", "files", "flink", "backlog", "history", "hops", "object_store", "z_order")
+_BY_FLINK = ("allowed_lateness", "flink", "backlog", "history")
+PEERS = (*_BY_FLINK, "audit", "batch_range", "files", "hops", "object_store", "repair", "z_order")
 ALL = ("kafka", *QUICK, *PEERS, "monitoring", "capacity", "memory")
 
 

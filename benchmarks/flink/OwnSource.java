@@ -60,7 +60,8 @@ import org.apache.flink.util.Collector;
  *
  * <p>For each line `KIND SOURCE PARALLELISM DISORDER_MS MAX_DRIFT_MS BUFFER OUTPUT FOLDERS` that it is given it runs a
  * job, writes its windows, and prints the seconds of the job, the most windows (of a join: records) that were in state,
- * and how far directories were apart over time, as pairs `seconds:milliseconds`. `KIND` is `count` or `join`, `SOURCE` is
+ * and how far directories were apart over time, as pairs `seconds:milliseconds`. `KIND` is `count`, `count:MS` with so much allowed
+ * lateness, or `join`, `SOURCE` is
  * `directories` or `files`. Without alignment the drift is -1.
  */
 public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Directory, Void> {
@@ -76,7 +77,9 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
     public static void main(String[] args) throws Exception {
         Scanner jobs = new Scanner(System.in);
         while (jobs.hasNext()) {
-            boolean joins = jobs.next().equals("join");
+            String[] kind = jobs.next().split(":");
+            boolean joins = kind[0].equals("join");
+            Duration lateness = Duration.ofMillis(kind.length > 1 ? Long.parseLong(kind[1]) : 0);
             boolean fromFiles = jobs.next().equals("files");
             int parallelism = jobs.nextInt();
             Duration disorder = Duration.ofMillis(jobs.nextLong());
@@ -103,7 +106,7 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
                                 ? env.fromSource(files(folder), strategy, folder)
                                 : env.fromSource(new OwnSource(folder), strategy, folder, Records.TYPE));
             }
-            DataStream<String> lines = joins ? join(sources.get(0), sources.get(1)) : count(sources.get(0));
+            DataStream<String> lines = joins ? join(sources.get(0), sources.get(1)) : count(sources.get(0), lateness);
             List<String> windows = new ArrayList<>();
             try (CloseableIterator<String> found = lines.executeAndCollect()) {
                 found.forEachRemaining(windows::add);
@@ -116,9 +119,10 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
     }
 
     /** Records by minute and key. */
-    private static DataStream<String> count(DataStream<Tuple2<Long, Long>> source) {
+    private static DataStream<String> count(DataStream<Tuple2<Long, Long>> source, Duration lateness) {
         return source.keyBy(record -> record.f1, Types.LONG)
                 .window(TumblingEventTimeWindows.of(Duration.ofMinutes(1)))
+                .allowedLateness(lateness)
                 .aggregate(new Count(), new Line());
     }
 
@@ -526,8 +530,12 @@ public final class OwnSource implements Source<Tuple2<Long, Long>, OwnSource.Dir
     private static final class Line extends ProcessWindowFunction<Long, String, Long, TimeWindow> {
         @Override
         public void process(Long key, Context context, Iterable<Long> counts, Collector<String> output) {
-            Seen.open.decrementAndGet();
             output.collect(context.window().getStart() + "," + key + "," + counts.iterator().next());
+        }
+
+        @Override
+        public void clear(Context context) {
+            Seen.open.decrementAndGet();
         }
     }
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration, parse_duration_us
 from alignment.exceptions import InvalidArgumentError
-from alignment.touched_ranges import Ranges, covering
+from alignment.touched_ranges import Ranges, covering, covering_sessions
 from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -65,9 +66,11 @@ def repair(
     compute: Compute,
     write: Write,
     *,
-    window: str,
+    window: str | None = None,
     slide: str | None = None,
     start: str | None = None,
+    gap: str | None = None,
+    longest: str | None = None,
     keys: Sequence[str] = (),
     within: timedelta | str | None = None,
     from_batch: int | None = None,
@@ -87,12 +90,15 @@ def repair(
         The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
     compute
         The function that makes the windows of a frame like `df`: the same that the query uses. Its result has the
-        column `window`, of `F.window` over the event time.
+        column `window`, of `F.window` over the event time; or `session_window`, of `F.session_window`.
     write
         Called with the corrected windows, as a batch frame, and the `Repair`. It replaces the windows in the target. It
         may be called again with the same ones after a failure.
     window, slide, start
         The arguments of `F.window`.
+    gap, longest
+        Of sessions, in place of `window`: the gap of `F.session_window`, and how long a session is at most. A late
+        record may join sessions: what is written replaces all sessions of its key that lie within it.
     keys
         Columns of `df` by which `compute` groups, unchanged in its result: then only keys that were touched are
         computed and written. Without them a touched window is written with all its rows.
@@ -122,7 +128,7 @@ def repair(
     ... )  # doctest: +SKIP
     >>> corrections.option("checkpointLocation", "/checkpoints/repairs").start()  # doctest: +SKIP
     """
-    touching = _Windows(window, slide, start)
+    touching = _touching(window, slide, start, gap, longest)
     late, loaded = late_frame(df, checkpoint, "repair", from_batch, touching.longest_us)
     source = SOURCES.get(loaded.format_name) or AlignedDataSource.of_format(loaded.format_name, loaded.options)
     if missing := [key for key in keys if key not in df.columns]:
@@ -151,6 +157,7 @@ class _Windows:
     window: str
     slide: str | None
     start: str | None
+    column = "window"
 
     @property
     def longest_us(self) -> int:
@@ -160,9 +167,83 @@ class _Windows:
         return _duration_us("window", self.window)
 
     def of(self, event_time: str) -> Column:
+        """The windows that a late record touches, each from `start` to `end`."""
         from pyspark.sql import functions as F
 
         return F.window(event_time, self.window, self.slide or self.window, self.start or "0 seconds")
+
+    def among(self, result: DataFrame, touched: DataFrame, is_of_key: Column) -> DataFrame:
+        """The windows of the result that are touched."""
+        from pyspark.sql import functions as F
+
+        return result.join(touched, (F.col("window.start") == touched["_window.start"]) & is_of_key, "left_semi")
+
+    def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
+        """The event times that the touched windows have. `repaired` reads what is written from these."""
+        return covering(*_spans(touched, "_window"))
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """The gap of `F.session_window`, and how long a session is at most."""
+
+    gap: str
+    longest: str
+    column = "session_window"
+
+    @property
+    def longest_us(self) -> int:
+        return _duration_us("longest", self.longest)
+
+    @property
+    def _gap_us(self) -> int:
+        return _duration_us("gap", self.gap)
+
+    def of(self, event_time: str) -> Column:
+        from pyspark.sql import functions as F
+
+        moment = F.col(_quoted(event_time))
+        return F.struct(moment.alias("start"), (moment + F.expr(f"INTERVAL {self._gap_us} MICROSECOND")).alias("end"))
+
+    def among(self, result: DataFrame, touched: DataFrame, is_of_key: Column) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        moment = touched["_window.start"]
+        has_it = (F.col("session_window.start") <= moment) & (moment < F.col("session_window.end"))
+        # Nothing is pushed through `observe`: Spark would filter records before it has merged them into sessions.
+        return result.observe("sessions", F.count(F.lit(1))).join(touched, has_it & is_of_key, "left_semi")
+
+    def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
+        """They grow until the sessions in them do not."""
+        times_us, _ = _spans(touched, "_window")
+        if not times_us.size:
+            return []
+
+        def sessions_in(ranges: Ranges) -> tuple[Int64Array, Int64Array]:
+            starts_us, ends_us = _spans(repaired(ranges), "session_window")
+            if (open_ones := ends_us > closed_us).any():
+                start, end = (format_timestamp(int(side[open_ones][0])) for side in (starts_us, ends_us))
+                raise OptionError(
+                    f"repair: longest = {self.longest!r}, and a session goes from {start} to {end}, which is after the "
+                    f"watermark {format_timestamp(closed_us)} of the query: it may still have it open. Give a longer "
+                    "one, with a new checkpointLocation and from_batch"
+                )
+            return starts_us, ends_us
+
+        return covering_sessions(times_us, self._gap_us, sessions_in)
+
+
+def _touching(
+    window: str | None, slide: str | None, start: str | None, gap: str | None, longest: str | None
+) -> _Windows | _Sessions:
+    if window is not None and gap is None and longest is None:
+        return _Windows(window, slide, start)
+    if window is None and slide is None and start is None and gap is not None and longest is not None:
+        return _Sessions(gap, longest)
+    raise OptionError(
+        "repair: give window, with slide and start if F.window has them; or gap and longest for sessions. Nothing else "
+        "is repaired: deduplication has nothing to repair, and joins of streams cannot be"
+    )
 
 
 @dataclass(frozen=True)
@@ -175,7 +256,7 @@ class _Repairs:
     event_time: str
     compute: Compute
     write: Write
-    touching: _Windows
+    touching: _Windows | _Sessions
     keys: tuple[str, ...]
     within_us: int | None
 
@@ -202,20 +283,19 @@ class _Repairs:
         touched = window.select("_window", *(F.col(_quoted(k)).alias(n) for k, n in zip(self.keys, names, strict=True)))
         touched = touched.distinct().persist()
         try:
-            ranges = covering(*_spans(touched))
-            if not ranges:
-                return
-            again = self._read(late, note["offset"], ranges)
-            if self.keys:
-                of_keys = touched.select(*names).distinct()
-                again = again.join(F.broadcast(of_keys), _equal(again, self.keys, of_keys, names), "left_semi")
-            result = self.compute(again)
-            self._check(result)
-            is_touched = F.col("window.start") == touched["_window.start"]
-            is_touched = is_touched & _equal(result, self.keys, touched, names)
-            whole = result.join(touched, is_touched, "left_semi")
-            spans = tuple((_moment(first), _moment(last)) for first, last in ranges)
-            self.write(whole, Repair(note["id"], batch, spans))
+
+            def repaired(ranges: Ranges) -> DataFrame:
+                again = self._read(late, note["offset"], ranges)
+                if self.keys:
+                    of_keys = touched.select(*names).distinct()
+                    again = again.join(F.broadcast(of_keys), _equal(again, self.keys, of_keys, names), "left_semi")
+                result = self.compute(again)
+                self._check(result)
+                return self.touching.among(result, touched, _equal(result, self.keys, touched, names))
+
+            if ranges := self.touching.ranges(touched, repaired, note["closed_us"]):
+                spans = tuple((_moment(first), _moment(last)) for first, last in ranges)
+                self.write(repaired(ranges), Repair(note["id"], batch, spans))
         finally:
             touched.unpersist()
 
@@ -240,19 +320,24 @@ class _Repairs:
         return reader.schema(late.select(*map(_quoted, self.columns)).schema).load()
 
     def _check(self, result: DataFrame) -> None:
-        if missing := [name for name in ("window", *self.keys) if name not in result.columns]:
+        if result.isStreaming:
+            raise OptionError(
+                "repair: the function joins its frame with another stream, and joins of streams cannot be repaired; "
+                "let it join with a table"
+            )
+        if missing := [name for name in (self.touching.column, *self.keys) if name not in result.columns]:
             raise OptionError(
                 f"repair: the function's result has the columns {', '.join(result.columns)}, and not {missing}: "
-                "windows are replaced by the column window, of F.window, and by the keys. Let the function keep "
-                "these, or leave keys out"
+                f"windows are replaced by the column {self.touching.column}, of F.{self.touching.column}, and by the "
+                "keys. Let the function keep these, or leave keys out"
             )
 
 
-def _spans(touched: DataFrame) -> tuple[Int64Array, Int64Array]:
+def _spans(windows: DataFrame, column: str) -> tuple[Int64Array, Int64Array]:
     from pyspark.sql import functions as F
 
-    ends = (F.unix_micros(f"_window.{end}") for end in ("start", "end"))
-    rows = touched.select("_window").distinct().select(*ends).collect()
+    ends = (F.unix_micros(f"{column}.{end}") for end in ("start", "end"))
+    rows = windows.select(column).distinct().select(*ends).collect()
     starts_us, ends_us = np.array(rows, np.int64).reshape(-1, 2).T
     return starts_us, ends_us
 

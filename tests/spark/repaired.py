@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from alignment.touched_ranges import covering
+from alignment.touched_ranges import Ranges, covering, covering_sessions
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.late_reader import NOTE_COLUMN
 from tests.spark.reading import SECOND, T0
@@ -72,8 +73,52 @@ class Window:
                 found[start, end, key] = count + 1, total + value
         return found
 
+    def ranges(self, late: list[Record], read: Callable[[Ranges], list[Record]]) -> Ranges:
+        spans = np.array([window[:2] for window in self.counted(late)], np.int64)
+        return covering(spans[:, 0], spans[:, 1])
 
-WINDOWS = [Window(10, 10), Window(20, 5), Window(60, 60)]
+
+@dataclass(frozen=True)
+class Session:
+    """As `F.session_window` has it: a session ends `gap` seconds after its last record."""
+
+    gap: int
+    longest: int
+
+    @property
+    def delay_us(self) -> int:
+        return self.longest * SECOND
+
+    def counted(self, records: Iterable[Record]) -> Windows:
+        found: Windows = {}
+        last: dict[str, tuple[int, int, str]] = {}
+        for time_us, key, value in sorted(records):
+            start, count, total = time_us, 0, 0
+            if key in last and time_us <= last[key][1]:
+                start = last[key][0]
+                count, total = found.pop(last[key])
+            last[key] = start, time_us + self.gap * SECOND, key
+            found[last[key]] = count + 1, total + value
+        return found
+
+    def ranges(self, late: list[Record], read: Callable[[Ranges], list[Record]]) -> Ranges:
+        def sessions_in(ranges: Ranges) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+            spans = np.array([one[:2] for one in touched_by(late, self.counted(read(ranges)))], np.int64)
+            return spans[:, 0], spans[:, 1]
+
+        return covering_sessions(np.array([one[0] for one in late], np.int64), self.gap * SECOND, sessions_in)
+
+
+def touched_by(records: list[Record], windows: Windows) -> Windows:
+    """The windows that have one of these records."""
+    return {
+        (start, end, key): value
+        for (start, end, key), value in windows.items()
+        if any(start <= time_us < end and key == of for time_us, of, _ in records)
+    }
+
+
+WINDOWS: list[Window | Session] = [Window(10, 10), Window(20, 5), Window(60, 60), Session(4, 600)]
 
 
 @dataclass
@@ -83,14 +128,22 @@ class Target:
     rows: Windows = field(default_factory=dict)
     repaired: set[tuple[int, int, str]] = field(default_factory=set)
 
+    def repair(self, written: Windows) -> None:
+        """Replace what lies within; of windows of one length that is the window itself."""
+        for start, end, key in written:
+            for other in [one for one in self.rows if one[2] == key and start <= one[0] and one[1] <= end]:
+                del self.rows[other]
+        self.rows |= written
+        self.repaired |= written.keys()
+
 
 class LiveQuery:
     """As Spark runs it: offsets are written down before a micro-batch is read, commits behind it."""
 
-    def __init__(self, data: Data, window: Window, folder: Path, **options: Any) -> None:
+    def __init__(self, data: Data, window: Window | Session, folder: Path, **options: Any) -> None:
         self.data, self.window, self.target, self.checkpoint = data, window, Target(), folder / "cp"
         self.options = {"late": "route", "lateLocation": folder / "late", "watermarkRows": "true", **options}
-        self._open: Windows = {}
+        self._open: list[Record] = []
         self._all: dict[int, list[Record]] = {-1: []}
         """By micro-batch: all records up to it, late ones too."""
         self._reader: Any = None
@@ -144,18 +197,17 @@ class LiveQuery:
             kept += [r for b in self.reader.read(part) for r in self.data.records(b)]
             read += [r for b in self.reader.read(replace(part, late="keep")) for r in self.data.records(b)]
         self._all[batch] = self._all[batch - 1] + read
-        now = dict(self._open)
-        for window, (count, total) in self.window.counted(kept).items():
-            assert window[1] > before_us, "no record that is kept belongs to a window that was emitted"
-            one, other = now.get(window, (0, 0))
-            now[window] = one + count, other + total
-        emitted = {window: value for window, value in now.items() if window[1] <= watermark_us}
+        windows = self.window.counted(kept)
+        assert all(end > before_us for _, end, _ in windows), "no kept record belongs to a window that was emitted"
+        now = self.window.counted([*self._open, *kept])
+        emitted = {window: value for window, value in now.items() if before_us < window[1] <= watermark_us}
         assert not emitted.keys() & self.target.repaired, "a repair is not undone"
         self.target.rows |= emitted
         if dies == "written":
             self.die()
             return True
-        self._open = {window: value for window, value in now.items() if window not in emitted}
+        still_open = {window: value for window, value in now.items() if window[1] > watermark_us}
+        self._open = [one for one in [*self._open, *kept] if touched_by([one], still_open)]
         (self.checkpoint / "commits" / str(batch)).write_text("v1\n{}")
         # Spark keeps two micro-batches at least.
         for log in ("offsets", "commits"):
@@ -214,8 +266,7 @@ class RepairQuery:
             late = [r for b in batches for r in self.live.data.records(b.drop_columns([NOTE_COLUMN]))]
             written = self._corrected(late, json.loads(note))
             assert self._written in (None, written), "the same micro-batch again writes the same"
-            self.target.rows |= written
-            self.target.repaired |= written.keys()
+            self.target.repair(written)
             if dies == "written":
                 self._written = written
                 self.die()
@@ -225,25 +276,28 @@ class RepairQuery:
 
     def _corrected(self, late: list[Record], note: Mapping[str, Any]) -> Windows:
         live = self.live
-        touched = live.window.counted(late).keys()
-        assert touched, "a micro-batch with a note has late records"
-        spans = np.array([window[:2] for window in touched], np.int64)
-        read = {"ranges": covering(spans[:, 0], spans[:, 1]), "offset": note["offset"]}
-        source = live.data.source(**live.options, repairRead=json.dumps(read))
-        reader = source.batch_reader(source.schema())
-        again = [r for part in reader.partitions() for b in reader.read(part) for r in live.data.records(b)]
-        self.rows_again, self.repairs = self.rows_again + len(again), self.repairs + 1
-        counted = live.window.counted(again)
-        corrected = {window: counted[window] for window in touched}
+        assert late, "a micro-batch with a note has late records"
+
+        def read(ranges: Ranges) -> list[Record]:
+            source = live.data.source(
+                **live.options, repairRead=json.dumps({"ranges": ranges, "offset": note["offset"]})
+            )
+            reader = source.batch_reader(source.schema())
+            again = [r for part in reader.partitions() for b in reader.read(part) for r in live.data.records(b)]
+            self.rows_again += len(again)
+            return again
+
+        self.repairs += 1
+        corrected = touched_by(late, live.window.counted(read(live.window.ranges(late, read))))
         # The rule: closed windows alone, and of these all records up to the positions that are named, no more.
-        assert max(end for _, end, _ in touched) <= note["closed_us"], "no open window is written"
+        assert max(end for _, end, _ in corrected) <= note["closed_us"], "no open window is written"
         expected = live.window.counted(live.data.known_at(note["offset"], live.all_up_to(note["batch"])))
-        assert corrected == {window: expected[window] for window in touched}
+        assert corrected == touched_by(late, expected)
         return corrected
 
 
 def check_seed(
-    seed: int, data: Data, folder: Path, window: Window, steps: int = 12, **options: Any
+    seed: int, data: Data, folder: Path, window: Window | Session, steps: int = 12, **options: Any
 ) -> tuple[int, RepairQuery]:
     """A random workload: skew, disorder beyond the bound, splits that come back, deaths of both queries.
 

@@ -32,8 +32,14 @@ def by_minute(frame: DataFrame) -> DataFrame:
     return frame.groupBy(F.window("ts", "1 minute"), "key").agg(F.count("*").alias("n"), F.sum("v").alias("v"))
 
 
+def by_session(frame: DataFrame) -> DataFrame:
+    spans = F.session_window("ts", "15 seconds")
+    return frame.groupBy(spans, "key").agg(F.count("*").alias("n"), F.sum("v").alias("v"))
+
+
 def rows_of(windows: DataFrame) -> list[Row]:
-    return [tuple(row) for row in windows.select(F.unix_micros("window.start"), "key", "n", "v").collect()]
+    (span,) = {"window", "session_window"} & {*windows.columns}
+    return [tuple(row) for row in windows.select(F.unix_micros(f"{span}.start"), "key", "n", "v").collect()]
 
 
 class Target(Protocol):
@@ -55,6 +61,11 @@ class Sqlite:
     def write(self, windows: DataFrame, step: Step) -> None:
         rows = rows_of(windows)
         with sqlite3.connect(self._path) as db:
+            if "session_window" in windows.columns:
+                # They replace the sessions that they join.
+                ends = windows.select("key", *(F.unix_micros(f"session_window.{end}") for end in ("start", "end")))
+                joined = [tuple(row) for row in ends.collect()]
+                db.executemany("DELETE FROM windows WHERE key = ? AND start >= ? AND start < ?", joined)
             for number, row in enumerate(rows):
                 if number == len(rows) // 2:
                     step("within")
@@ -168,7 +179,7 @@ class Query:
         compute: Callable[[DataFrame], DataFrame] = by_minute,
         keys: Sequence[str] = ("key",),
     ) -> None:
-        self._spark, self._root, self._compute, self._keys = spark, root, compute, keys
+        self._spark, self._root, self.compute, self._keys = spark, root, compute, keys
         self.logs, self.target = root / "in", target or Sqlite(root)
         self.repairs: list[tuple[Repair, list[Row]]] = []
 
@@ -198,10 +209,10 @@ class Query:
         def emit(windows: DataFrame, batch: int) -> None:
             self.target.write(windows, lambda step: None)
 
-        writer = self._compute(self.frame).writeStream.foreachBatch(emit)
+        writer = self.compute(self.frame).writeStream.foreachBatch(emit)
         self._finish(writer.option("checkpointLocation", str(self._root / "cp")))
 
-    def repair(self, step: Step = lambda step: None, **given: Any) -> None:
+    def repair(self, step: Step = lambda step: None, *, folder: str = "repairs", **given: Any) -> None:
         def write(windows: DataFrame, repaired: Repair) -> None:
             step("before")
             self.repairs.append((repaired, sorted(rows_of(windows))))
@@ -209,14 +220,14 @@ class Query:
             step("after")
 
         arguments = {"window": "1 minute", "keys": self._keys, **given}
-        writer = repair(self.frame, str(self._root / "cp"), self._compute, write, **arguments)
-        self._finish(writer.option("checkpointLocation", str(self._root / "repairs")))
+        writer = repair(self.frame, str(self._root / "cp"), self.compute, write, **arguments)
+        self._finish(writer.option("checkpointLocation", str(self._root / folder)))
 
     def _finish(self, writer: Any) -> None:
         assert writer.trigger(availableNow=True).start().awaitTermination(300)
 
     @property
     def expected(self) -> list[Row]:
-        rows = rows_of(self._compute(self._spark.read.parquet(f"{self.logs}/*")))
+        rows = rows_of(self.compute(self._spark.read.parquet(f"{self.logs}/*")))
         # The last windows are open.
         return sorted(row for row in rows if row[0] < T0 + (FAR_S - 60) * SECOND)

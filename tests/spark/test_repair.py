@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from streaming_source import repair
 from streaming_source.exceptions import OptionError
 from tests.spark.conftest import Loader
-from tests.spark.repaired_query import FAR_S, Folders, Postgres, Query, Sqlite, Target, by_minute
+from tests.spark.repaired_query import FAR_S, Folders, Postgres, Query, Sqlite, Target, by_minute, by_session
 from tests.spark.support import SECOND, T0
 
 pytestmark = pytest.mark.spark
@@ -88,6 +88,44 @@ def test_sliding_windows_are_repaired_as_a_whole_with_keys_and_without(
 
 
 @pytest.mark.soak
+def test_sessions_that_late_records_join_are_repaired(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, compute=by_session)
+    query.put_late()
+    wrong = query.target.rows()
+    sessions = {"window": None, "gap": "15 seconds", "longest": "10 minutes"}
+    query.repair(**sessions)
+    assert query.target.rows() == query.expected
+    # One session has taken the place of two.
+    assert len(query.expected) < len(wrong)
+
+
+@pytest.mark.soak
+def test_a_session_that_the_query_may_have_open_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path, compute=by_session)
+    query.put("a", range(0, 300, 10))
+    query.run()
+    # The late record is in a session with records on both sides of the watermark.
+    query.put("b", [285])
+    query.put("z", [292])
+    query.run()
+    query.run()
+    before = query.target.rows()
+    with pytest.raises(StreamingQueryException, match="longest = '1 second', and a session goes from 2023"):
+        query.repair(window=None, gap="15 seconds", longest="1 second")
+    assert query.target.rows() == before
+
+
+@pytest.mark.soak
+def test_a_join_of_streams_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(spark, tmp_path)
+    query.put_late()
+    other = query.frame.select(F.col("ts").alias("other_ts"), F.col("key").alias("other_key"))
+    query.compute = lambda frame: by_minute(frame.join(other, (F.col("key") == other.other_key)))
+    with pytest.raises(StreamingQueryException, match=r"joins its frame with another stream.*let it join with a table"):
+        query.repair()
+
+
+@pytest.mark.soak
 def test_late_records_that_are_too_old_repair_nothing(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +146,9 @@ def test_what_cannot_be_repaired_is_refused_by_name(exact: Loader, tmp_path: Pat
         repair(frame, "/cp", by_minute, write, window="1 minute", keys=["user"])
     with pytest.raises(OptionError, match="repair: slide = '1 month' is ambiguous: a month has no fixed length"):
         repair(frame, "/cp", by_minute, write, window="1 day", slide="1 month")
+    for given in ({}, {"gap": "1 minute"}, {"window": "1 minute", "gap": "1 minute", "longest": "1 hour"}):
+        with pytest.raises(OptionError, match=r"repair: give window, .* or gap and longest for sessions"):
+            repair(frame, "/cp", by_minute, write, **given)
     with pytest.raises(OptionError, match=r"late = 'keep'.*give it late = route"):
         repair(exact(tmp_path), "/cp", by_minute, write, window="1 minute")
     with pytest.raises(OptionError, match=r"repair needs a frame as load\(\) gave it"):

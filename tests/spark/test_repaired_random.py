@@ -10,9 +10,9 @@ from tests.spark.repaired import WINDOWS, check_seed
 from tests.spark.repaired_files import Files
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.soak) for n in range(3, 300))])
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 300))])
 def test_once_quiet_the_target_is_the_batch_over_all_records(tmp_path: Path, seed: int) -> None:
-    lateness = "none" if seed % 4 == 3 else "bounded"
-    data = Files(tmp_path / "in", splitBy="file" if seed % 2 else "directory", lateness=lateness)
-    windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 3])
+    lateness = "none" if seed % 5 == 3 else "bounded"
+    data = Files(tmp_path / "in", splitBy="file" if seed // 4 % 2 else "directory", lateness=lateness)
+    windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 4])
     print(f"seed {seed}: {len(data.written)} records in {windows} windows, {repairs.repairs} repairs")
