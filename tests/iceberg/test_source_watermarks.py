@@ -14,9 +14,10 @@ from alignment.watermarks import MIN_WATERMARK
 from streaming_source import complete_until
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.testing import SourceHarness
+from tests.checkpoint.written import WrittenCheckpoint, ours
 from tests.faults.killed_process import KilledQueryLog
 from tests.iceberg.by_spark import run_by_spark
-from tests.iceberg.tables import SECOND, catalog_in, catalog_options, properties_in
+from tests.iceberg.tables import SECOND, append, catalog_in, catalog_options, create, properties_in, rows, times
 
 MINUTE = 60 * SECOND
 
@@ -30,6 +31,45 @@ def write_rows(folder: Path, first: int, files: int) -> None:
         pq.write_table(pa.table({"ts": times}), folder / f"{number:03}.parquet")
 
 
+def _options(folder: Path) -> dict[str, str]:
+    """As a user gives them for `db.t`."""
+    return {"catalog.name": "tests", **{f"catalog.{name}": value for name, value in catalog_options(folder).items()}}
+
+
+def test_a_snapshot_of_a_micro_batch_claims_and_another_writer_is_late_behind_it(tmp_path: Path) -> None:
+    table, written = create(tmp_path), WrittenCheckpoint(tmp_path / "cp")
+    options = _options(tmp_path)
+
+    def commit(batch: int, watermark_us: int, *times_us: int) -> None:
+        written.plan(batch, 0, ours(watermark_us))
+        by = {"spark.sql.streaming.queryId": written.id, "spark.sql.streaming.epochId": str(batch)}
+        table.append(rows(times_us), snapshot_properties=by)
+        written.commit(batch)
+
+    commit(0, 10 * SECOND, 30 * SECOND, 11 * SECOND)
+    source = IcebergSource("db.t", catalog=properties_in(tmp_path), watermark_from=str(written))
+    done = SourceHarness(source, WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts"))
+
+    def look() -> int:
+        done.clock.advance("2 seconds")
+        done.run()
+        assert complete_until("db.t", str(written), options=options).until_us == done.watermark
+        return done.watermark
+
+    assert look() == 10 * SECOND
+    commit(1, 40 * SECOND)
+    assert look() == 40 * SECOND, "a snapshot without rows moves the watermark"
+    append(table, [20 * SECOND, 70 * SECOND])
+    assert look() == 40 * SECOND
+    metrics = done.coordinator.host.enumerator.metrics()
+    assert metrics["lateRecordsOf another writer"] == 1
+    done.restart()
+    commit(2, 50 * SECOND, 60 * SECOND)
+    assert look() == 50 * SECOND
+    assert times(done) == [second * SECOND for second in (11, 20, 30, 60, 70)]
+    done.close()
+
+
 @pytest.mark.soak
 def test_windows_that_sparks_sink_commits_are_complete_until_the_watermark_of_their_micro_batch(tmp_path: Path) -> None:
     catalog_in(tmp_path)
@@ -37,9 +77,7 @@ def test_windows_that_sparks_sink_commits_are_complete_until_the_watermark_of_th
     run_by_spark("windows_by_spark.py", str(tmp_path))
 
     checkpoint = tmp_path / "writer"
-    options = {f"catalog.{name}": value for name, value in catalog_options(tmp_path).items()} | {
-        "catalog.name": "tests"
-    }
+    options = _options(tmp_path)
 
     def claimed() -> int:
         found = complete_until("db.minutes", str(checkpoint), options=options)
