@@ -251,6 +251,8 @@ def test_an_overwrite_is_an_error_as_ever_and_a_micro_batch_that_overwrites_clai
     with pytest.raises(ClaimError, match="output mode complete"):
         look(skips)
     skips.close()
+    with pytest.raises(ClaimError, match=r"version 1: no claim can be had .* output mode complete"):
+        complete_until(str(writer.table), str(writer.checkpoint))
 
 
 def test_compaction_claims_nothing_and_loses_no_claim(tmp_path: Path) -> None:
@@ -280,6 +282,8 @@ def test_a_table_that_was_restored_is_an_error_as_ever(tmp_path: Path) -> None:
     deltalake.DeltaTable(writer.table).restore(0)
     with pytest.raises(MalformedDataError, match="RESTORE"):
         look(done)
+    with pytest.raises(ClaimError, match="version 2, restores an older one"):
+        complete_until(str(writer.table), str(writer.checkpoint))
     done.close()
 
 

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from pyarrow import fs
 
 from streaming_source.connectors.tables.commits import CommitKind, MicroBatch
-from streaming_source.exceptions import MalformedDataError
+from streaming_source.exceptions import ClaimError, MalformedDataError
 
 __all__ = [
     "Actions",
@@ -32,6 +32,7 @@ __all__ = [
 
 _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query is looked for."""
+_RESTORE: Final = "RESTORE"
 _READERS: Final = 16
 """How many commits are read at once where their times are looked for."""
 
@@ -209,7 +210,7 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
 
 
 def newest_micro_batches(
-    filesystem: fs.FileSystem, root: str, queries: Collection[str], upto: int | None
+    title: str, filesystem: fs.FileSystem, root: str, queries: Collection[str], upto: int | None
 ) -> dict[str, tuple[int, int]]:
     """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
 
@@ -231,10 +232,16 @@ def newest_micro_batches(
             break
         else:
             actions, version = read_commit(filesystem, root, version), version - 1
+        if actions is not None and actions.operation == _RESTORE:
+            raise ClaimError(
+                f"{title}, version {actions.version}, restores an older one: rows of its writers are gone that their "
+                "checkpoints have as committed; let them write into a new table, each with a new checkpointLocation"
+            )
         for batch in () if actions is None else actions.micro_batches:
-            if batch.query in queries:
+            if batch.query in queries and batch.query not in found:
                 assert actions is not None
-                found.setdefault(batch.query, (batch.number, actions.version))
+                batch.check_claim(f"{title}, version {actions.version}", actions.kind)
+                found[batch.query] = batch.number, actions.version
     return found
 
 

@@ -189,7 +189,7 @@ class DeltaSource(TableSource):
         return DeltaColumns.of_table(table).schema
 
     def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
-        found = newest_micro_batches(*self.root.open(), queries, upto)
+        found = newest_micro_batches(self.title, *self.root.open(), queries, upto)
         for query in {*queries} - found.keys():
             # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
             table = self._open_table(upto)

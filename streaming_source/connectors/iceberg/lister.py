@@ -29,7 +29,7 @@ from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
-__all__ = ["IcebergLister", "micro_batches_of"]
+__all__ = ["IcebergLister", "kind_of", "micro_batches_of"]
 
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
@@ -209,9 +209,7 @@ class IcebergLister:
         return Chain([self._commit(snapshot) for snapshot in found], why)
 
     def _commit(self, snapshot: Snapshot) -> Commit:
-        number, summary = snapshot.snapshot_id, snapshot.summary
-        operation = None if summary is None else summary.operation
-        kind = CommitKind.OVERWRITE if operation is None else _KINDS.get(operation, CommitKind.OVERWRITE)
+        number, operation, kind = snapshot.snapshot_id, _operation_of(snapshot), kind_of(snapshot)
         done = "an unknown operation" if operation is None else operation.value
         made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return Commit(
@@ -317,6 +315,16 @@ def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, 
         name: ColumnBounds(of.get("lower_bound"), of.get("upper_bound"), of.get("null_value_count"))
         for name, of in found.items()
     }
+
+
+def _operation_of(snapshot: Snapshot) -> Operation | None:
+    return None if snapshot.summary is None else snapshot.summary.operation
+
+
+def kind_of(snapshot: Snapshot) -> CommitKind:
+    """Return what a snapshot does to the rows before it; one that does not say may do anything."""
+    operation = _operation_of(snapshot)
+    return CommitKind.OVERWRITE if operation is None else _KINDS.get(operation, CommitKind.OVERWRITE)
 
 
 def micro_batches_of(snapshot: Snapshot) -> tuple[MicroBatch, ...]:

@@ -203,13 +203,14 @@ class IcebergSource(TableSource):
         }
 
     def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
-        from streaming_source.connectors.iceberg.lister import micro_batches_of
+        from streaming_source.connectors.iceberg.lister import kind_of, micro_batches_of
 
         metadata, found = self._load().metadata, dict[str, tuple[int, int]]()
         for snapshot in ancestry(metadata, metadata.current_snapshot_id if upto is None else upto):
             for batch in micro_batches_of(snapshot):
-                if batch.query in queries:
-                    found.setdefault(batch.query, (batch.number, snapshot.snapshot_id))
+                if batch.query in queries and batch.query not in found:
+                    batch.check_claim(f"{self.title}, snapshot {snapshot.snapshot_id}", kind_of(snapshot))
+                    found[batch.query] = batch.number, snapshot.snapshot_id
         return found
 
     @property

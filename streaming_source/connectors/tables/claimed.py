@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.checkpoint.table_claims import Claimed, TableClaims
-from streaming_source.connectors.tables.commits import Commit, CommitKind, MicroBatch
+from streaming_source.connectors.tables.commits import Commit, MicroBatch
 from streaming_source.exceptions import ClaimError
 
 __all__ = ["LATE_OF", "ClaimedCommits", "LateByWriter"]
@@ -84,15 +84,11 @@ class ClaimedCommits:
             (batch.query, batch.number, commit.version) for commit in commits for batch in self._declared(commit)
         )
 
-    def _declared(self, commit: Commit) -> Iterable[MicroBatch]:
-        declared = [batch for batch in commit.micro_batches if self._claims.is_declared(batch.query)]
-        if declared and commit.kind in (CommitKind.DELETE, CommitKind.OVERWRITE):
-            raise ClaimError(
-                f"{commit.title}: no claim can be had of the writer {declared[0].query}, whose micro-batch "
-                f"{declared[0].number} removes rows that were there, as output mode complete does; write it in append "
-                "mode, or leave watermarkFrom out"
-            )
-        return declared
+    def _declared(self, commit: Commit) -> Iterator[MicroBatch]:
+        for batch in commit.micro_batches:
+            if self._claims.is_declared(batch.query):
+                batch.check_claim(commit.title, commit.kind)
+                yield batch
 
     def _writer_of(self, commit: Commit) -> str:
         declared = [batch.query for batch in commit.micro_batches if self._claims.is_declared(batch.query)]

@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from streaming_source.connectors.tables.files import LISTED
-from streaming_source.exceptions import DataLossError, MalformedDataError
+from streaming_source.exceptions import ClaimError, DataLossError, MalformedDataError
 
 __all__ = ["Broken", "Chain", "ChangeRules", "Commit", "CommitKind", "Commits", "MicroBatch"]
 
@@ -28,6 +28,15 @@ class MicroBatch(NamedTuple):
 
     query: str
     number: int
+
+    def check_claim(self, title: str, kind: CommitKind) -> None:
+        """Raise a `ClaimError` if a commit, called `title`, is of a kind that says nothing of later ones."""
+        if kind in (CommitKind.DELETE, CommitKind.OVERWRITE):
+            raise ClaimError(
+                f"{title}: no claim can be had of the writer {self.query}, whose micro-batch {self.number} removes "
+                "rows that were there, as output mode complete does; write it in append mode, or leave watermarkFrom "
+                "out"
+            )
 
 
 class CommitKind(Enum):
