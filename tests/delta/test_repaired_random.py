@@ -1,4 +1,4 @@
-"""Repairs of random workloads over a Delta table, whatever dies."""
+"""Repairs of random workloads over a Delta table, whatever dies; and of one whose files were vacuumed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from streaming_source.exceptions import DataLossError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
 from tests.spark.reading import rows_emitted
-from tests.spark.repaired import WINDOWS, Record, check_seed
+from tests.spark.repaired import WINDOWS, Record, check_seed, with_late_records
 
 
 class Table:
@@ -53,3 +54,16 @@ def test_once_quiet_the_target_is_the_batch_over_all_records(tmp_path: Path, see
     data = Table(tmp_path / "table")
     windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 4], lateness="bounded")
     print(f"seed {seed}: {len(data.written)} records in {windows} windows, {repairs.repairs} repairs")
+
+
+def test_a_version_that_was_vacuumed_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    data = Table(tmp_path / "table")
+    repairs = with_late_records(tmp_path, data, lateness="bounded")
+    before = dict(repairs.target.rows)
+    # Compaction takes the files out of the table, which the version that the query has read still has.
+    deltalake.DeltaTable(str(tmp_path / "table")).optimize.compact()
+    gone = deltalake.DeltaTable(str(tmp_path / "table")).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert gone
+    with pytest.raises(DataLossError, match=r"table.* (is gone|are gone|vacuum)"):
+        repairs.run()
+    assert repairs.target.rows == before

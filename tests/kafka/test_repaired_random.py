@@ -1,4 +1,4 @@
-"""Repairs of random workloads over a topic, whatever dies."""
+"""Repairs of random workloads over a topic, whatever dies; and of one that lost records to its retention."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from streaming_source.exceptions import DataLossError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.kafka import topics
 from tests.kafka.support import format_options
 from tests.kafka.topics import MS, Topic
 from tests.spark.reading import rows_emitted
-from tests.spark.repaired import WINDOWS, Record, check_seed
+from tests.spark.repaired import WINDOWS, Record, check_seed, with_late_records
 
 
 class Log:
@@ -51,3 +52,14 @@ def test_once_quiet_the_target_is_the_batch_over_all_records(topic: Topic, tmp_p
     data = Log(topic)
     windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 4])
     print(f"seed {seed}: {len(data.written)} records in {windows} windows, {repairs.repairs} repairs")
+
+
+def test_records_that_retention_has_removed_are_named_and_nothing_is_written(topic: Topic, tmp_path: Path) -> None:
+    repairs = with_late_records(tmp_path, Log(topic))
+    before = dict(repairs.target.rows)
+    topic.delete_records({0: 70})
+    with pytest.raises(
+        DataLossError, match=r"partition .*-0: the query has read from offset 0 on.* begins at offset 70"
+    ):
+        repairs.run()
+    assert repairs.target.rows == before

@@ -347,3 +347,21 @@ def quiet(live: LiveQuery) -> None:
         if not live.run(1000):
             time.sleep(0.002)
         assert time.monotonic() < deadline, "the last windows never close"
+
+
+def every(seconds: range) -> list[Record]:
+    return [(T0 + second * SECOND, "x", second) for second in seconds]
+
+
+def with_late_records(root: Path, data: Data, **options: Any) -> RepairQuery:
+    """The repairs of a query that has read a split, and then late records of the same minutes from another one."""
+    live = LiveQuery(data, Window(60, 60), root, maxOutOfOrderness="3 seconds", idleTimeout="1 ms", **options)
+    for first in range(0, 300, 60):
+        data.put("a", every(range(first, first + 60)))
+        while live.run(1000):
+            pass
+    data.put("b", every(range(30, 120, 7)))
+    data.put("z", every(range(10_000, 10_001)))
+    live.die()
+    quiet(live)
+    return RepairQuery(live)

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from streaming_source.exceptions import DataLossError
-from tests.spark.reading import SECOND, T0
-from tests.spark.repaired import LiveQuery, Record, RepairQuery, Window, quiet
+from tests.spark.repaired import every, with_late_records
 from tests.spark.repaired_files import Files
-
-
-def every(seconds: range) -> list[Record]:
-    return [(T0 + second * SECOND, "x", second) for second in seconds]
-
-
-def with_late_records(root: Path, **options: Any) -> RepairQuery:
-    """The repairs of a query that has read a directory, and then late records of the same minutes."""
-    data = Files(root / "in", **options)
-    live = LiveQuery(data, Window(60, 60), root, maxOutOfOrderness="3 seconds", idleTimeout="1 ms")
-    for first in range(0, 300, 60):
-        data.put("a", every(range(first, first + 60)))
-        while live.run(1000):
-            pass
-    data.put("b", every(range(30, 120, 7)))
-    data.put("z", every(range(10_000, 10_001)))
-    live.die()
-    quiet(live)
-    return RepairQuery(live)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +20,7 @@ def test_files_that_are_gone_are_named_and_nothing_is_written(
     tmp_path: Path, split_by: str, remembers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streaming_source.connectors.files.finite.RECENT_FILES", remembers)
-    repairs = with_late_records(tmp_path, splitBy=split_by, lateness="none")
+    repairs = with_late_records(tmp_path, Files(tmp_path / "in", splitBy=split_by, lateness="none"))
     gone = max((tmp_path / "in/a").iterdir()) if split_by == "directory" else min((tmp_path / "in/a").iterdir())
     kept = gone.rename(tmp_path / "kept")
     before = dict(repairs.target.rows)
@@ -55,7 +34,7 @@ def test_files_that_are_gone_are_named_and_nothing_is_written(
 
 
 def test_a_file_that_was_rewritten_is_named(tmp_path: Path) -> None:
-    repairs = with_late_records(tmp_path, splitBy="file", lateness="none")
+    repairs = with_late_records(tmp_path, Files(tmp_path / "in", splitBy="file", lateness="none"))
     first = min((tmp_path / "in/a").iterdir())
     repairs.live.data.put("a", every(range(3)))
     max((tmp_path / "in/a").iterdir()).rename(first)
