@@ -14,7 +14,7 @@ from typing import Final
 import coverage
 import pytest
 
-FOLDERS: Final = {"alignment", "api", "coordinator", "monitoring", "reader", "scenarios", "testing"}
+FOLDERS: Final = {"alignment", "api", "coordinator", "data_files", "monitoring", "reader", "scenarios", "testing"}
 _TESTS: Final = Path(__file__).parent
 
 # No subprocess is traced: Spark's planners and workers are some.

@@ -99,6 +99,7 @@ class OnCall:
         sink: Callable[[DataFrame, int], None] | None = None,
         trigger: dict[str, Any] | None = None,
         schema: str | None = None,
+        name: str = "",
         **options: Any,
     ) -> StreamingQuery:
         """Start a query over the files; `sink` writes its micro-batches."""
@@ -109,7 +110,9 @@ class OnCall:
             reader = reader.schema(schema)
         frame = reader.load(str(self.folder / folder))
         frame = frame if exact else frame.withWatermark("ts", "5 seconds")
-        writer = (frame if change is None else change(frame)).writeStream.queryName(f"{self.folder.name}_{folder}")
+        writer = (frame if change is None else change(frame)).writeStream.queryName(
+            f"{self.folder.name}_{folder}{name}"
+        )
         writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
         writer = writer.trigger(**trigger) if trigger else writer
         place = "checkpoint" if folder == "in" else f"checkpoint-{folder}"
@@ -288,7 +291,8 @@ def kill_the_planner(on_call: OnCall) -> None:
 
 def start_it_twice(on_call: OnCall) -> None:
     first = on_call.query
-    on_call.others.append(on_call.start(idleTimeout="1 hour"))
+    # Spark refuses a second one of its name, and stops the first one of its checkpoint.
+    on_call.others.append(on_call.start(name="_again", idleTimeout="1 hour"))
     on_call.query = first
 
 
