@@ -19,18 +19,19 @@ def main(text: str) -> None:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     reader = session.readStream.format(given["format"]).options(**given["options"])
-    rows = (reader if given["format"] != "parquet" else reader.schema("ts timestamp")).load(given["path"])
+    reader = reader if given["format"] != "parquet" else reader.schema("ts timestamp")
     time = "timestamp" if given["format"] == "kafka" else "ts"
-    rows = rows.withWatermark(time, "10 seconds")
+    rows, other = (reader.load(given["path"]).withWatermark(time, "10 seconds") for _ in range(2))
     if given["operator"] == "aggregation":
         found = (
             rows.groupBy(F.window(time, "1 minute")).count().select(F.unix_micros("window.end").alias("end"), "count")
         )
     elif given["operator"] == "sessionWindow":
-        found = rows.groupBy(F.session_window(time, "1 minute")).count().select("count")
+        # Spark has no sessions without a key.
+        found = rows.groupBy(F.session_window(time, "1 minute"), F.second(time)).count().select("count")
     elif given["operator"] == "join":
-        other = rows.withColumnRenamed(time, "other")
-        found = rows.join(other, F.col(time) == F.col("other")).select(F.lit(1).alias("count"))
+        found = rows.join(other.withColumnRenamed(time, "other"), F.col(time) == F.col("other"))
+        found = found.select(F.lit(1).alias("count"))
     else:
         found = getattr(rows, given["operator"])([time]).select(F.lit(1).alias("count"))
     writer = found.writeStream.format("parquet").option("path", given["sink"])
