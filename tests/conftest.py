@@ -53,12 +53,15 @@ _LIMIT_SLOW_S = 900
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test that sets none a time limit, by its markers; put all in an order that workers can share."""
     if config.pluginmanager.hasplugin("timeout"):
-        in_soak = config.getoption("--hypothesis-profile") == "soak"
         for item in items:
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(0 if in_soak else _limit_s(item)))
+                item.add_marker(pytest.mark.timeout(0 if _in_soak(config) else _limit_s(item)))
     if hasattr(config, "workerinput"):
         items[:] = _in_shares(items, config.workerinput["workercount"])
+
+
+def _in_soak(config: pytest.Config) -> bool:
+    return bool(config.getoption("--hypothesis-profile") == "soak")
 
 
 def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
@@ -198,7 +201,8 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
+        # Each costs a tenth of a query's work.
+        .config("spark.sql.shuffle.partitions", "2" if _in_soak(request.config) else "1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
