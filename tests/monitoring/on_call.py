@@ -332,6 +332,8 @@ def old_split_is_new_and_routed(on_call: OnCall) -> None:
     on_call.query.processAllAvailable()
     on_call.add("new", 3, 4, 200)
     on_call.query.processAllAvailable()
+    # Else all is read, and none is silent alone.
+    on_call.let_come(["new"], 201)
 
 
 def slow_partner(on_call: OnCall) -> None:
@@ -420,6 +422,8 @@ def old_split_is_new(on_call: OnCall) -> None:
     on_call.query.processAllAvailable()
     on_call.add("new", 3, 4, 200)
     on_call.query.processAllAvailable()
+    # Else all is read, and none is silent alone.
+    on_call.let_come(["new"], 201)
 
 
 COURSES: tuple[Course, ...] = (
