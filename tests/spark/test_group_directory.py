@@ -91,7 +91,7 @@ def test_a_run_that_was_killed_on_another_host_holds_the_group_for_minutes_and_n
 def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path, join: Join, clock: Time) -> None:
     fast, now_us = join("a"), clock.of("a")()
     ended = Member("gone", "slow", 2**22 + 1, now_us, now_us + LEASE_US, SourceReport(10, 200, 201))
-    fast.place.exchange("g", ended, lambda member: False)
+    fast.location.exchange("g", ended, lambda member: False)
     assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == ["gone"]
     assert report(fast, 1_000, 1_001) == MAX_WATERMARK
     # It is forgotten, and its file with it.
@@ -101,11 +101,11 @@ def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path,
 def test_a_version_changes_with_what_others_write_and_with_nothing_else(join: Join) -> None:
     fast, slow = join("a"), join("b")
     report(fast, 1_000, 1_001)
-    before = fast.place.version()
-    assert fast.place.version() == before
+    before = fast.location.version()
+    assert fast.location.version() == before
     report(slow, 200, 201)
-    fast.place.wait_for_change(before, 10)
-    assert fast.place.version() != before
+    fast.location.wait_for_change(before, 10)
+    assert fast.location.version() != before
 
 
 def test_a_file_that_is_missing_while_it_is_replaced_is_looked_for_again(
@@ -138,9 +138,9 @@ def test_a_directory_that_cannot_be_read_is_not_tried_with_each_look(
     with pytest.raises(
         OffsetError, match=r"alignmentLocation: .*\.json is damaged .*; remove the files of the directory"
     ):
-        fast.place.exchange("g", Member("b", "b", 1, 0, 1, SourceReport(1)), lambda member: False)
+        fast.location.exchange("g", Member("b", "b", 1, 0, 1, SourceReport(1)), lambda member: False)
     written.unlink()
-    assert fast.place.version() is None
+    assert fast.location.version() is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_named(join: Join, tmp_path: Path) -> None:
     (written,) = (tmp_path / "groups").rglob("*.json")
     written.write_text('{"v": 3}')
     with pytest.raises(OffsetError, match=r"it is of version 3: upgrade spark-watermark-alignment everywhere"):
-        fast.place.exchange("g", None, lambda member: False)
+        fast.location.exchange("g", None, lambda member: False)
 
 
 def test_members_meet_in_an_object_store_with_the_options_of_the_source(join: Join, s3_endpoint: str) -> None:
