@@ -161,8 +161,11 @@ class Journal:
         _each(of, names)
 
     def remove_older(self, since_s: float, name: re.Pattern[str]) -> None:
-        """Remove entries of such a name, half-written ones too, that are from before this time of the store's clock."""
-        old = [info.base_name for info in self._listed() if (info.mtime_ns or 0) / 1e9 < since_s]
+        """Remove entries of such a name, half-written ones too, that are from before this time of the store's clock.
+
+        Of a store that has no times none is removed.
+        """
+        old = [info.base_name for info in self._listed() if info.mtime_ns is not None and info.mtime_ns < since_s * 1e9]
         self.remove(one for one in old if name.fullmatch(one.removeprefix("_")))
 
     # ---- inside ------------------------------------------------------------------------------------------------------

@@ -164,6 +164,13 @@ def test_entries_of_a_name_go_by_age_and_what_else_is_there_stays(tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"new-3", "data.csv", "_data"}
 
 
+def test_entries_of_a_store_without_times_do_not_go_by_age(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    journal = journal_in(open_store("fsspec without times", tmp_path, request))
+    journal.write("old-1", b"")
+    journal.remove_older(time.time() + 100, re.compile(r"old-\d"))
+    assert journal.names() == ["old-1"]
+
+
 class Away(Root):
     """A store that does not answer for as many calls as `failures` has errors."""
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import deltalake
 import pytest
+from pyarrow import fs
 
-from streaming_source.connectors.delta import DeltaSource
+from streaming_source.connectors.delta import DeltaSource, lister
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.testing import SourceHarness
 from tests.delta.tables import SECOND, STRATEGY, append, harness, times
@@ -112,7 +113,27 @@ def test_a_commit_that_comes_before_the_first_look_is_no_older_state(tmp_path: P
     for second in range(2):
         append(tmp_path, [second * SECOND])
     source = DeltaSource(str(tmp_path))
-    lister = source.open_lister(source.schema(), STRATEGY.timestamp_assigner)
+    listed_by = source.open_lister(source.schema(), STRATEGY.timestamp_assigner)
     append(tmp_path, [2 * SECOND])
-    assert len(lister.commits(1).whole()) == 1
-    assert not lister.commits(2).whole()
+    assert len(listed_by.commits(1).whole()) == 1
+    assert not listed_by.commits(2).whole()
+
+
+@pytest.mark.parametrize("hidden", [{3}, {2, 3}, {5}, {1, 4}])
+def test_commits_that_a_store_does_not_show_at_once_are_in_the_chain(
+    hidden: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in range(6):
+        append(tmp_path, [second * SECOND])
+    source = DeltaSource(str(tmp_path))
+    listed_by = source.open_lister(source.schema(), STRATEGY.timestamp_assigner)
+    shown, read = set[int](), lister.read_commit
+
+    def shows_later(files: fs.FileSystem, root: str, version: int) -> Any:
+        if version in hidden - shown:
+            shown.add(version)
+            return None
+        return read(files, root, version)
+
+    monkeypatch.setattr(lister, "read_commit", shows_later)
+    assert [commit.version for commit in listed_by.commits(0, 5).whole()] == [1, 2, 3, 4, 5]

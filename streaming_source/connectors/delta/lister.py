@@ -189,16 +189,16 @@ class DeltaLister:
         while last is None or version < last:
             version += 1
             actions = read_commit(self._filesystem, self._root, version)
+            if actions is None and last is not None:
+                # It was in the log: a store may not show it at once.
+                actions = read_commit(self._filesystem, self._root, version)
             if actions is not None:
                 found.append(self._commit(actions))
             elif last is None:
                 return Chain(found, self._cleaned(version, goes_on=bool(found)))
             else:
                 missing.append(version)
-        # One that is missing may have been written meanwhile.
-        if missing and read_commit(self._filesystem, self._root, missing[0]) is None:
-            return Chain(found, self._gone(missing[0], missing[-1]))
-        return Chain(found)
+        return Chain(found, self._gone(missing[0], missing[-1]) if missing else None)
 
     def _cleaned(self, version: int, *, goes_on: bool) -> Broken | None:
         """Return why a version is not in the log; None where it is still to come.
