@@ -130,7 +130,10 @@ class OffsetLog(CheckpointFiles):
         """Read one micro-batch; a `DataLossError` if Spark has removed it, a `CheckpointError` if it is damaged."""
         text = self.text(f"offsets/{batch}")
         if text is None:
-            raise DataLossError(f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100")
+            raise DataLossError(
+                f"{self.checkpoint} has no offsets of micro-batch {batch}: Spark keeps the latest 100. Name a "
+                f"micro-batch that {self.checkpoint}/offsets has; spark.sql.streaming.minBatchesToRetain keeps more"
+            )
         return LoggedBatch.parse(text, f"{self.checkpoint}/offsets/{batch}")
 
     def next_watermark_us(self, batch: int) -> int | None:

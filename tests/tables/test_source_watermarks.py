@@ -216,7 +216,10 @@ def test_a_foreign_append_is_late_where_the_claim_has_passed_and_counted_by_writ
     assert look(done) == 50 * S
     assert late_of(done) == {"another writer": 1, "id-other": 1}
     assert "which watermarkFrom does not name" in caplog.text
-    assert "version 1 (WRITE), of the writer another writer" in caplog.text
+    assert (
+        "version 1 (WRITE), of a writer that names no micro-batch, which watermarkFrom does not name, adds 1 file "
+        in caplog.text
+    )
     writer.commit(60 * S)
     assert look(done) == 60 * S, "an unknown writer holds nothing"
     assert times(done) == [20 * S, 30 * S, 51 * S, 70 * S]
@@ -234,6 +237,57 @@ def test_foreign_writers_may_be_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClaimError, match="which watermarkFrom does not name") as error:
         look(done)
     assert "foreignWriters = late" in " ".join(str(error.value).split())
+    done.close()
+
+
+@pytest.mark.parametrize("mode", ["late", "fail"])
+def test_a_restart_does_not_look_again_at_a_foreign_commit_that_was_before_the_claim(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.data_files.queued.FILES_OPEN", 2)
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.commit(10 * S, [11 * S])
+    done = reading(writer.table, writer.checkpoint, max_rows=2, foreign_writers=mode)
+    look(done)
+    for second in range(20, 26):
+        write_deltalake(writer.table, pa.table([[second * S] * 4, ["x"] * 4], SCHEMA), mode="append")
+    done.clock.advance("1 second")
+    assert done.run_batch() is not None
+    writer.commit(100 * S, [101 * S])
+    done.clock.advance("1 second")
+    assert done.run_batch() is not None
+    assert [claim.until_us for claim in done.state.checkpoint.claims] == [100 * S]
+    assert done.state.checkpoint.progress.steps, "files of these commits wait, and are listed again"
+    done.restart()
+    assert look(done) == 100 * S
+    assert len(times(done)) == 26
+    assert late_of(done) == {}
+    assert "adds" not in caplog.text
+    write_deltalake(writer.table, pa.table([[90 * S], ["x"]], SCHEMA), mode="append")
+    done.restart()
+    if mode == "fail":
+        with pytest.raises(ClaimError, match="adds 1 file with event times from 1970-01-01T00:01:30"):
+            look(done)
+    else:
+        assert look(done) == 100 * S
+        assert late_of(done) == {"another writer": 1}
+    done.close()
+
+
+def test_a_foreign_commit_is_named_once_with_the_number_of_its_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.table.parent.mkdir(exist_ok=True)
+    write_deltalake(writer.table, SCHEMA.empty_table(), partition_by=["writer"])
+    writer.commit(50 * S, [51 * S])
+    done = reading(writer.table, writer.checkpoint)
+    look(done)
+    write_deltalake(writer.table, pa.table([[21 * S, 20 * S, 70 * S], ["x", "y", "z"]], SCHEMA), mode="append")
+    look(done)
+    warnings = [record.getMessage() for record in caplog.records if "adds" in record.getMessage()]
+    assert len(warnings) == 1
+    assert "adds 2 files with event times from 1970-01-01T00:00:20" in warnings[0]
     done.close()
 
 

@@ -36,7 +36,7 @@ class ClaimedCommits:
     claims
         Those so far.
     fails
-        Whether a file of another writer at or below a claim is an error.
+        Whether a commit of another writer with rows at or below a claim is an error.
     """
 
     def __init__(self, claims: TableClaims, *, fails: bool) -> None:
@@ -66,8 +66,10 @@ class ClaimedCommits:
         """
         self._claims.take((query, *commit) for query, commit in reversed([*newest.items()]))
 
-    def take(self, commits: Sequence[Commit], files: pa.Table) -> None:
+    def take(self, commits: Sequence[Commit], files: pa.Table, *, again: bool = False) -> None:
         """Take commits, oldest first, and the `files` that they added as data, whose bounds are known.
+
+        Those that an earlier run has listed are taken `again`: it looked whose they are, by the claims before them.
 
         Raises
         ------
@@ -77,7 +79,7 @@ class ClaimedCommits:
         for commit in commits:
             if commit.is_data and (writer := self._writer_of(commit)) != self._first:
                 self._writers[commit.version] = writer
-        foreign = {commit.version: commit for commit in commits if self._is_foreign(commit)}
+        foreign = {} if again else {commit.version: commit for commit in commits if self._is_foreign(commit)}
         if foreign and self._claims.until_us > MIN_WATERMARK:
             self._look_at(foreign, files)
         self._claims.take(
@@ -98,24 +100,27 @@ class ClaimedCommits:
         return commit.is_data and not any(self._claims.is_declared(batch.query) for batch in commit.micro_batches)
 
     def _look_at(self, foreign: Mapping[int, Commit], files: pa.Table) -> None:
-        """Report files of other writers that have rows at or below the claim."""
+        """Report commits of other writers that have rows at or below the claim."""
         behind = pc.and_(
             pc.is_in(files["version"], pa.array(list(foreign), pa.int64())),
             pc.less_equal(files["low_us"], pa.scalar(self._claims.until_us, pa.int64())),
         )
-        for row in files.filter(behind).to_pylist():
-            commit = foreign[row["version"]]
+        found = files.filter(behind).group_by("version", use_threads=False)
+        for row in found.aggregate([("low_us", "min"), ("low_us", "count")]).to_pylist():
+            commit, count = foreign[row["version"]], row["low_us_count"]
+            writer = self._writer_of(commit)
+            whose = "a writer that names no micro-batch" if writer == _UNKNOWN else f"the writer {writer}"
             what = (
-                f"{commit.title}, of the writer {self._writer_of(commit)}, which watermarkFrom does not name, adds "
-                f"{row['path']} with event times from {format_timestamp(row['low_us'])} on, and the table was complete "
-                f"until {format_timestamp(self._claims.until_us)}"
+                f"{commit.title}, of {whose}, which watermarkFrom does not name, adds {count} file{'s'[: count > 1]} "
+                f"with event times from {format_timestamp(row['low_us_min'])} on, and the table was complete until "
+                f"{format_timestamp(self._claims.until_us)}"
             )
             if self._fails:
                 raise ClaimError(
                     f"{what}. Name its checkpoint in watermarkFrom as well, if it has one; or set foreignWriters = "
-                    "late: then its rows up to there are late, and counted by writer"
+                    "late: then those of its rows that the watermark has passed are late, and counted by writer"
                 )
-            _log.warning("%s: its rows up to there are late", what)
+            _log.warning("%s: those of its rows that the watermark has passed are late", what)
 
 
 class LateByWriter:

@@ -205,7 +205,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             return None
         added = _Added(self._wanted(commits.files), commits.upto, opened, commits.count)
         if self._claims_of_commits is not None:
-            self._claims_of_commits.take(known.whole(), added.files)
+            self._claims_of_commits.take(known.whole(), added.files, again=upto is not None)
         return added, commits
 
     def _claimed(self) -> dict[str, Any]:
