@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from streaming_source.connectors.files import CsvFormat, FileSource, finite, listing
+from streaming_source.connectors.files import CsvFormat, FileSource, file_discovery, finite, listing
 from streaming_source.connectors.files.directories import DirectoryDiscovery
 from streaming_source.connectors.files.file_discovery import FileDiscovery
 from streaming_source.connectors.files.given_columns import partition_schema, values_in
@@ -585,6 +585,7 @@ def test_a_query_over_finite_files_keeps_no_mark_of_one_that_was_forgotten_and_h
     monkeypatch.setattr(finite, "RECENT_FILES", 8)
     # Each look lists all directories.
     monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
+    monkeypatch.setattr(file_discovery, "_KEPT_S", 0.0)
     clock = FakeClock()
     write(tmp_path / "in" / "log" / "000.parquet", [0])
     source = FileSource(

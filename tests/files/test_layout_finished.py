@@ -72,6 +72,7 @@ class Life(RuleBasedStateMachine):
         self.in_work: list[ListedFile] = []
         self.finishing: list[ListedFile] = []
         self.read: set[ListedFile] = set()
+        self.away: set[ListedFile] = set()
         self.numbers = 0
         self.sequence = 0
         self.state = Remembered()
@@ -84,6 +85,7 @@ class Life(RuleBasedStateMachine):
         )
         self.waiting.clear()
         self.late.clear()
+        self.away.clear()
         self.look()
 
     def key(self, file: ListedFile) -> OrderKey:
@@ -101,7 +103,7 @@ class Life(RuleBasedStateMachine):
         found = self.discovery.find_new(AllThereIs(self.there))  # type: ignore[arg-type]
         if found.forgotten is not None:
             self.finished.settle(found.forgotten)
-        self.finished.remove(found.gone)
+        self.finished.look(found.gone, found.back)
         new = {WaitingFile.unpack(entry, self.order).file for entry in found.waiting}
         assert not found.rewritten
         assert not new & (self.waiting | self.read | set(self.in_work)), "found twice"
@@ -144,7 +146,15 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
         there = sorted(self.read & self.there)
-        self.there -= set(data.draw(st.lists(st.sampled_from(there), max_size=20)))
+        gone = set(data.draw(st.lists(st.sampled_from(there), max_size=20)))
+        self.there -= gone
+        self.away |= gone
+
+    @rule()
+    def come_back(self) -> None:
+        self.there |= self.away
+        self.away.clear()
+        self.look()
 
     @rule()
     def restart(self) -> None:
@@ -231,7 +241,7 @@ def test_files_that_went_between_two_runs_are_no_error_and_what_cannot_be_told_i
         found = discovery.find_new(AllThereIs(set(left)))  # type: ignore[arg-type]
         assert not found.waiting
         assert found.forgotten is not None
-        assert found.forgotten.size == max(len(left) - 10, 0)
+        assert found.forgotten.size - found.gone.size == max(len(left) - 10, 0)
         assert ("500 of 990 files that were read up to 2020-09-13T12:26:40.989Z are gone" in caplog.text) is is_told
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files import FileSource, finite
+from streaming_source.connectors.files import FileSource, finite, listing
 from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
@@ -289,6 +289,59 @@ def test_a_forgotten_file_that_was_rewritten_while_the_query_was_down_is_told(
     run.restart()
     with pytest.raises(MalformedDataError, match=r"03.parquet was rewritten after it was read.*allowOverwrites"):
         look_again(run)
+    run.close()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("takes_log", [False, True])
+def test_forgotten_files_that_one_look_lacks_are_not_read_again(
+    tmp_path: Path, order: FileOrder, takes_log: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite, "RECENT_FILES", 8)
+    monkeypatch.setattr(finite, "_SPAN_MS", 1)
+    monkeypatch.setattr(listing, "_FULL_EVERY_S", 0.0)
+    root = tmp_path / "in"
+    for i in range(30):
+        write(root / "log" / f"{i:02d}.parquet", [100.0 + i], i)
+    run = unbounded(root, order)
+    look_again(run)
+    run.restart()
+    look_again(run)
+    assert run.state.checkpoint.remembered.forgotten is not None
+    if takes_log:
+        run.source = unbounded(root, order, state_location=str(tmp_path / "state")).source
+        run.restart()
+        look_again(run)
+    (root / "log").rename(tmp_path / "away")
+    look_again(run)
+    (tmp_path / "away").rename(root / "log")
+    for _ in range(2):
+        look_again(run)
+        run.restart()
+    look_again(run)
+    assert len(rows(run)) == 30
+    run.close()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("to", ["in/a", "in/z"])
+def test_with_file_name_only_a_forgotten_name_is_not_read_again_under_another_time_or_place(
+    tmp_path: Path, order: FileOrder, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finite, "RECENT_FILES", 4)
+    monkeypatch.setattr(finite, "_SPAN_MS", 1)
+    for i in range(30):
+        write(tmp_path / "in/a" / f"{i:02d}.parquet", [100.0 + i], i)
+    run = unbounded(tmp_path / "in", order, file_name_only=True, max_file_age="5 seconds")
+    look_again(run)
+    run.restart()
+    look_again(run)
+    (tmp_path / "in/a/03.parquet").unlink()
+    write(tmp_path / to / "03.parquet", [103.0], 50)
+    for _ in range(4):
+        run.restart()
+        look_again(run)
+    assert len(rows(run)) == 30
     run.close()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files.backlog import WaitingFile
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["FileDiscovery", "FoundFiles"]
 
 _AT_ONCE: Final = 4096
+_KEPT_S: Final = 3600.0
+"""A forgotten file that is gone is known for so long: it may come back."""
 
 
 @dataclass(slots=True)
@@ -32,10 +36,9 @@ class FoundFiles:
 
     `waiting` are new files, packed (see `WaitingFile`). `rewritten` files were known with another content. `left_out`
     files are skipped by the source, until they are gone. The first listing has in `finished` the paths of finished
-    files that are still there, and in `forgotten` the marks of forgotten ones; the others have in `gone` those of
-    forgotten files that are gone. `newest_ms` is the latest modification of all files, 0 without any. In the order of
-    event times `spans` has, by directory, those of the new files. With `watermarkFrom` it has what the writer has
-    `claimed` by these files.
+    files that are still there, and in `forgotten` the marks of forgotten ones; of these `gone` are gone, and `back` are
+    there again. `newest_ms` is the latest modification of all files, 0 without any. In the order of event times `spans`
+    has, by directory, those of the new files. With `watermarkFrom` it has what the writer has `claimed` by these files.
     """
 
     waiting: list[bytes] = field(default_factory=list)
@@ -46,6 +49,7 @@ class FoundFiles:
     newest_ms: int = 0
     forgotten: Marks | None = None
     gone: Marks = field(default_factory=lambda: NO_MARKS)
+    back: Marks = field(default_factory=lambda: NO_MARKS)
     spans: dict[str, Span] = field(default_factory=dict)
     claimed: Claimed | None = None
 
@@ -65,8 +69,8 @@ class FileDiscovery:
     returns None for a file that the source skips, and `left_out` returns the files that are skipped so far. At the
     start some files are `in_work`; `finished` has those that were finished before, without `just_finished` ones.
 
-    No file may be read twice. So the mark of each found file is kept, until `finished` has forgotten it and a listing
-    of all directories lacks it. With a `stateLocation` nothing is forgotten.
+    No file may be read twice. So the mark of each found file is kept, until `finished` has forgotten it and listings of
+    all directories have lacked it for an hour. With a `stateLocation` nothing is forgotten.
     """
 
     order: FileOrder
@@ -76,8 +80,10 @@ class FileDiscovery:
     in_work: list[ListedFile]
     left_out: Callable[[], list[ListedFile]] = list
     _known: MarkSet | None = None
-    # Marks of files that `finished` has forgotten: they are kept until a listing lacks them.
+    # Marks of files that `finished` has forgotten: those that are there, and those that are gone, with since when.
     _leaving: Marks = field(default_factory=lambda: NO_MARKS)
+    _gone: Marks = field(default_factory=lambda: NO_MARKS)
+    _gone_at: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def find_new(self, lister: Lister) -> FoundFiles:
         """Return the files that were not found before, described if their order needs that.
@@ -92,10 +98,10 @@ class FileDiscovery:
             ended.add(read)
             known.add(np.append(read, self.finished.marks_of([*self.in_work])))
             if self.finished.forgotten is not None:
-                found.forgotten = self._leaving = self._find_forgotten(lister, known)[0]
+                found.forgotten = self._leaving = np.concatenate(self._find_forgotten(lister, known))
         self._leaving = np.append(self._leaving, self.finished.take_forgotten())
         for files, of_files in self._listed(lister, found):
-            if lister.lists_all and (self._leaving.size or left_out):
+            if lister.lists_all and (self._leaving.size or self._gone.size or left_out):
                 there_now.add(of_files)
             known_as = known.match(of_files)
             # With `by_name` another file of the name may have been read: this one is not cleaned.
@@ -153,10 +159,16 @@ class FileDiscovery:
 
     def _forget_gone(self, known: MarkSet, there_now: MarkSet, left_out: list[ListedFile], found: FoundFiles) -> None:
         """Forget the files that a listing of all directories lacks, of those that were forgotten or left out."""
-        is_gone = there_now.match(self._leaving) != Known.SAME
-        found.gone = self._leaving[is_gone]
-        known.remove(found.gone)
-        self._leaving = self._leaving[~is_gone]
+        now = time.monotonic()
+        is_there, is_back = (there_now.match(some) == Known.SAME for some in (self._leaving, self._gone))
+        found.gone, found.back = self._leaving[~is_there], self._gone[is_back]
+        self._leaving = np.append(self._leaving[is_there], found.back)
+        if self.finished.forgotten is not None:
+            is_old = ~is_back & (self._gone_at < now - _KEPT_S)
+            known.remove(self._gone[is_old])
+            is_back |= is_old
+        self._gone = np.append(self._gone[~is_back], found.gone)
+        self._gone_at = np.append(self._gone_at[~is_back], np.full(found.gone.size, now))
         marks = self.finished.marks_of(left_out)
         is_gone = there_now.match(marks) == Known.NEW
         known.remove(marks[is_gone])

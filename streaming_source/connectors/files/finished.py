@@ -138,9 +138,8 @@ class FinishedFiles(ABC):
         """Return the marks of the files that were forgotten since the last call. On any thread."""
         return NO_MARKS
 
-    def remove(self, gone: Marks) -> None:
-        """Files that were forgotten are gone, of which there are none if nothing is forgotten."""
-        assert not gone.size
+    def look(self, gone: Marks, back: Marks) -> None:  # noqa: B027
+        """Take in which files that were forgotten are gone, and which of these are there again."""
 
 
 class RecentFiles(FinishedFiles):
@@ -175,10 +174,11 @@ class RecentFiles(FinishedFiles):
     def settle(self, there: Marks) -> None:
         self._sketch = None if self.forgotten is None else MarkSketch.of(there)
 
-    def remove(self, gone: Marks) -> None:
-        if gone.size:
+    def look(self, gone: Marks, back: Marks) -> None:
+        if gone.size or back.size:
             assert self._sketch is not None, "what is forgotten is in a sketch"
             self._sketch.remove(gone)
+            self._sketch.add(back)
 
     def take_forgotten(self) -> Marks:
         taken = [self._forgotten_marks.popleft() for _ in range(len(self._forgotten_marks))]

@@ -179,7 +179,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         if found.forgotten is not None and (lists_all or not self._finished.has_sketch):
             self._finished.settle(found.forgotten)
         if lists_all:
-            self._finished.remove(found.gone)
+            self._finished.look(found.gone, found.back)
         self._add_waiting(found.waiting)
         self._queue = self._backlog
         if self._config.bounded and self._until_ms is None:
