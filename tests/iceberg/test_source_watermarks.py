@@ -13,6 +13,7 @@ from alignment import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source import complete_until
 from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.exceptions import ClaimError
 from streaming_source.testing import SourceHarness
 from tests.checkpoint.written import WrittenCheckpoint, ours
 from tests.faults.killed_process import KilledQueryLog
@@ -68,6 +69,29 @@ def test_a_snapshot_of_a_micro_batch_claims_and_another_writer_is_late_behind_it
     assert look() == 50 * SECOND
     assert times(done) == [second * SECOND for second in (11, 20, 30, 60, 70)]
     done.close()
+
+
+def test_micro_batches_that_a_rollback_removed_are_an_error_unless_they_were_written_again(tmp_path: Path) -> None:
+    table, written = create(tmp_path), WrittenCheckpoint(tmp_path / "cp")
+
+    def commit(batch: int) -> int:
+        written.plan(batch, 0, ours((batch + 1) * 10 * SECOND))
+        by = {"spark.sql.streaming.queryId": written.id, "spark.sql.streaming.epochId": str(batch)}
+        table.append(rows([(batch + 2) * 10 * SECOND]), snapshot_properties=by)
+        return table.refresh().metadata.current_snapshot_id or 0
+
+    def complete() -> int | None:
+        return complete_until("db.t", str(written), options=_options(tmp_path)).until_us
+
+    first, second = commit(0), commit(1)
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    commit(2)
+    with pytest.raises(ClaimError, match=rf"snapshot {second}, is no part of it any more: rows of the writer"):
+        complete()
+    table.manage_snapshots().rollback_to_snapshot(first).commit()
+    commit(1)
+    commit(2)
+    assert complete() == 30 * SECOND
 
 
 @pytest.mark.soak

@@ -305,7 +305,7 @@ def test_an_overwrite_is_an_error_as_ever_and_a_micro_batch_that_overwrites_clai
     with pytest.raises(ClaimError, match="output mode complete"):
         look(skips)
     skips.close()
-    with pytest.raises(ClaimError, match=r"version 1: no claim can be had .* output mode complete"):
+    with pytest.raises(ClaimError, match=r"version 1 \(WRITE\): no claim can be had .* output mode complete"):
         complete_until(str(writer.table), str(writer.checkpoint))
 
 
@@ -336,8 +336,38 @@ def test_a_table_that_was_restored_is_an_error_as_ever(tmp_path: Path) -> None:
     deltalake.DeltaTable(writer.table).restore(0)
     with pytest.raises(MalformedDataError, match="RESTORE"):
         look(done)
-    with pytest.raises(ClaimError, match="version 2, restores an older one"):
+    with pytest.raises(ClaimError, match=r"version 2 \(RESTORE\), restores an older one"):
         complete_until(str(writer.table), str(writer.checkpoint))
+    done.close()
+
+
+@pytest.mark.parametrize("log", ["all", "checkpoint"])
+def test_rows_of_a_writer_that_a_restore_removed_are_an_error_also_once_it_has_committed_again(
+    tmp_path: Path, log: str
+) -> None:
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.commit(10 * S, [11 * S])
+    writer.commit(20 * S, [21 * S])
+    done = reading(writer.table, writer.checkpoint, skip_change_commits=True)
+    assert look(done) == 20 * S
+    if log == "checkpoint":
+        deltalake.DeltaTable(writer.table).create_checkpoint()
+    deltalake.DeltaTable(writer.table).restore(0)
+    if log == "checkpoint":
+        for version in (0, 1):
+            (writer.table / f"_delta_log/{version:020d}.json").unlink()
+    else:
+        writer.commit(40 * S, [41 * S])
+    gone = "version 2 .*restores an older one: rows of the writer id-a"
+    with pytest.raises(ClaimError, match=gone):
+        look(done)
+    with pytest.raises(ClaimError, match=gone):
+        complete_until(str(writer.table), str(writer.checkpoint))
+    with pytest.raises(ClaimError, match=gone):
+        look(reading(writer.table, writer.checkpoint))
+    new = DeltaWriter.of(tmp_path, "new")
+    new.commit(50 * S, [51 * S])
+    assert complete_until(str(writer.table), str(new.checkpoint)).until_us == 50 * S, "it lost no rows"
     done.close()
 
 

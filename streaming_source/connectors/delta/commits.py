@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,22 +16,22 @@ from urllib.parse import unquote
 
 from pyarrow import fs
 
-from streaming_source.connectors.tables.commits import CommitKind, MicroBatch
-from streaming_source.exceptions import ClaimError, MalformedDataError
+from streaming_source.connectors.tables.commits import Commit, CommitKind, MicroBatch
+from streaming_source.exceptions import MalformedDataError
 
 __all__ = [
     "Actions",
     "LogFiles",
     "latest_protocol",
     "log_path",
-    "newest_micro_batches",
+    "newest_commits",
     "path_in_table",
     "reached_version",
     "read_commit",
 ]
 
 _LOOKED_BACK: Final = 1_000
-"""Commits in which the last one of a query is looked for."""
+"""Commits in which the last one of a query, and a RESTORE, is looked for."""
 _RESTORE: Final = "RESTORE"
 _READERS: Final = 16
 """How many commits are read at once where their times are looked for."""
@@ -60,6 +60,11 @@ class Actions:
     def new_files(self) -> list[Mapping[str, Any]]:
         """What it adds as data."""
         return [add for add in self.adds if add.get("dataChange", True)]
+
+    def commit(self, table: str) -> Commit:
+        """Return it without its files; `table` is the table in messages."""
+        title = f"{table}, version {self.version}" + (f" ({self.operation})" if self.operation else "")
+        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE)
 
     @property
     def kind(self) -> CommitKind:
@@ -209,40 +214,23 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
         return LogFiles.listed(filesystem, root).newest
 
 
-def newest_micro_batches(
-    title: str, filesystem: fs.FileSystem, root: str, queries: Collection[str], upto: int | None
-) -> dict[str, tuple[int, int]]:
-    """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
+def newest_commits(title: str, filesystem: fs.FileSystem, root: str, upto: int | None) -> list[Commit]:
+    """Return the newest commits up to a version, None for the newest, the last one first; without their files.
 
-    One that is not among the newest commits is left out. O(commits since the last checkpoint of the log), without the
-    files that the table has.
+    Those since the last checkpoint of the log, and at most a thousand before. O(these), each of which is read.
     """
-    found: dict[str, tuple[int, int]] = {}
+
+    def commit_of(version: int) -> Commit | None:
+        actions = read_commit(filesystem, root, version)
+        return None if actions is None else actions.commit(title)
+
     version = max(reached_version(filesystem, root), 0) if upto is None else upto
-    read: list[Actions] = []
-    if upto is None:
-        while (actions := read_commit(filesystem, root, version + 1)) is not None:
-            read.append(actions)
-            version += 1
-        version -= len(read)
-    for back in range(_LOOKED_BACK):
-        if read and back < len(read):
-            actions = read[-1 - back]
-        elif len(found) == len(queries) or version < 0:
-            break
-        else:
-            actions, version = read_commit(filesystem, root, version), version - 1
-        if actions is not None and actions.operation == _RESTORE:
-            raise ClaimError(
-                f"{title}, version {actions.version}, restores an older one: rows of its writers are gone that their "
-                "checkpoints have as committed; let them write into a new table, each with a new checkpointLocation"
-            )
-        for batch in () if actions is None else actions.micro_batches:
-            if batch.query in queries and batch.query not in found:
-                assert actions is not None
-                batch.check_claim(f"{title}, version {actions.version}", actions.kind)
-                found[batch.query] = batch.number, actions.version
-    return found
+    later: list[Commit] = []
+    while upto is None and (commit := commit_of(version + 1 + len(later))) is not None:
+        later.append(commit)
+    with ThreadPoolExecutor(_READERS) as pool:
+        before = pool.map(commit_of, range(version, max(version - _LOOKED_BACK, -1), -1))
+        return later[::-1] + [commit for commit in before if commit is not None]
 
 
 def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[str, Any]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -229,18 +230,15 @@ class DeltaLister:
         )
 
     def _commit(self, actions: Actions) -> Commit:
-        version, operation = actions.version, actions.operation
+        version = actions.version
         if actions.protocol is not None:
             check_protocol(self._title, version, actions.protocol)
         if actions.metadata is not None:
             self._take_metadata(version, actions.metadata)
-        return Commit(
-            version,
-            f"{self._title}, version {version}" + (f" ({operation})" if operation else ""),
-            actions.kind,
-            actions.micro_batches,
-            partial(self._files_of, actions),
-            partial(self._expiring, actions),
+        return replace(
+            actions.commit(self._title),
+            files=partial(self._files_of, actions),
+            expiring_ms=partial(self._expiring, actions),
         )
 
     def _files_of(self, actions: Actions) -> pa.Table:

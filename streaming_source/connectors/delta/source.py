@@ -18,11 +18,11 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, newest_micro_batches, read_commit
+from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, newest_commits, read_commit
 from streaming_source.connectors.delta.lister import DeltaLister
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
-from streaming_source.connectors.tables.commits import ChangeRules, CommitKind
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, newest_micro_batches
 from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import TableSource, table_options
 from streaming_source.data_files.faults import faults_of
@@ -189,13 +189,14 @@ class DeltaSource(TableSource):
         return DeltaColumns.of_table(table).schema
 
     def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
-        found = newest_micro_batches(self.title, *self.root.open(), queries, upto)
-        for query in {*queries} - found.keys():
+        commits = newest_commits(self.title, *self.root.open(), upto)
+        for query in {*queries} - {batch.query for commit in commits for batch in commit.micro_batches}:
             # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
             table = self._open_table(upto)
             if (number := table.transaction_version(query)) is not None:
-                found[query] = int(number), table.version()
-        return found
+                last = MicroBatch(query, int(number))
+                commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (last,)))
+        return newest_micro_batches(commits, queries)
 
     @property
     def _change_rules(self) -> ChangeRules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from streaming_source.connectors.tables.lister import BEFORE_ALL
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["ancestry", "chain_between", "is_first"]
+__all__ = ["ancestry", "chain_between", "is_first", "rolled_back"]
 
 
 def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
@@ -22,6 +22,17 @@ def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
         found.append(known.pop(head))
         head = found[-1].parent_snapshot_id
     return found
+
+
+def rolled_back(metadata: TableMetadata, there: Sequence[Snapshot]) -> list[Snapshot]:
+    """Return the snapshots that the main branch had after the oldest that is `there`, and has no more. O(snapshots).
+
+    As far as the table still has them: `there` are the ancestors of the current one.
+    """
+    had, kept = [entry.snapshot_id for entry in metadata.snapshot_log], {one.snapshot_id for one in there}
+    first = next((place for place, snapshot in enumerate(had) if snapshot in kept), len(had))
+    gone = {*had[first:]} - kept
+    return [one for one in metadata.snapshots if one.snapshot_id in gone]
 
 
 def is_first(metadata: TableMetadata, snapshot: Snapshot, inherits: Callable[[Snapshot], bool]) -> bool:

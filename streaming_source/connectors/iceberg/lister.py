@@ -217,8 +217,8 @@ class IcebergLister:
             f"{self._title}, snapshot {number} ({done}, {made})",
             kind,
             micro_batches_of(snapshot),
-            LISTED.empty_table if kind is CommitKind.REWRITE else partial(self._added_by, snapshot),
-            dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
+            files=LISTED.empty_table if kind is CommitKind.REWRITE else partial(self._added_by, snapshot),
+            expiring_ms=dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
         )
 
     def _inherits(self, snapshot: Snapshot) -> bool:

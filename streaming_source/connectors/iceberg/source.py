@@ -21,9 +21,9 @@ from streaming_source.connectors.iceberg.catalog import (
     properties_of,
     reload_table,
 )
-from streaming_source.connectors.iceberg.chain import ancestry, is_first
+from streaming_source.connectors.iceberg.chain import ancestry, is_first, rolled_back
 from streaming_source.connectors.iceberg.locations import located_files
-from streaming_source.connectors.tables.commits import ChangeRules, CommitKind
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, gone_with, newest_micro_batches
 from streaming_source.connectors.tables.lister import BEFORE_ALL, Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
@@ -205,13 +205,19 @@ class IcebergSource(TableSource):
     def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
         from streaming_source.connectors.iceberg.lister import kind_of, micro_batches_of
 
-        metadata, found = self._load().metadata, dict[str, tuple[int, int]]()
-        for snapshot in ancestry(metadata, metadata.current_snapshot_id if upto is None else upto):
+        metadata = self._load().metadata
+        there = ancestry(metadata, metadata.current_snapshot_id)
+        kept = {batch for snapshot in there for batch in micro_batches_of(snapshot)}
+        for snapshot in rolled_back(metadata, there):
             for batch in micro_batches_of(snapshot):
-                if batch.query in queries and batch.query not in found:
-                    batch.check_claim(f"{self.title}, snapshot {snapshot.snapshot_id}", kind_of(snapshot))
-                    found[batch.query] = batch.number, snapshot.snapshot_id
-        return found
+                if batch.query in queries and batch not in kept:
+                    title = f"{self.title}: snapshot {snapshot.snapshot_id}"
+                    raise gone_with(title, "is no part of it any more", batch.query)
+        commits = (
+            Commit(one.snapshot_id, f"{self.title}, snapshot {one.snapshot_id}", kind_of(one), micro_batches_of(one))
+            for one in (there if upto is None else ancestry(metadata, upto))
+        )
+        return newest_micro_batches(commits, queries)
 
     @property
     def _change_rules(self) -> ChangeRules:

@@ -74,9 +74,13 @@ class ClaimedCommits:
         Raises
         ------
         ClaimError
-            If a writer that is named has overwritten the table, or another one adds rows behind a claim.
+            If a writer that is named has overwritten the table, an older version was restored behind a claim, or
+            another writer adds rows there.
         """
+        seen = {claim.writer for claim in self._claims.claims}
         for commit in commits:
+            commit.check_claims(seen)
+            seen |= {batch.query for batch in self._declared(commit)}
             if commit.is_data and (writer := self._writer_of(commit)) != self._first:
                 self._writers[commit.version] = writer
         foreign = {} if again else {commit.version: commit for commit in commits if self._is_foreign(commit)}

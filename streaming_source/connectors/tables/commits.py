@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -13,7 +13,17 @@ import pyarrow as pa
 from streaming_source.connectors.tables.files import LISTED
 from streaming_source.exceptions import ClaimError, DataLossError, MalformedDataError
 
-__all__ = ["Broken", "Chain", "ChangeRules", "Commit", "CommitKind", "Commits", "MicroBatch"]
+__all__ = [
+    "Broken",
+    "Chain",
+    "ChangeRules",
+    "Commit",
+    "CommitKind",
+    "Commits",
+    "MicroBatch",
+    "gone_with",
+    "newest_micro_batches",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +47,14 @@ class MicroBatch(NamedTuple):
                 "rows that were there, as output mode complete does; write it in append mode, or leave watermarkFrom "
                 "out"
             )
+
+
+def gone_with(title: str, done: str, query: str) -> ClaimError:
+    """Return the error of rows that a query had committed and that are gone; `done` is how, by the commit `title`."""
+    return ClaimError(
+        f"{title}, {done}: rows of the writer {query} are gone that its checkpoint has as committed; let it write into "
+        "a new table, with a new checkpointLocation"
+    )
 
 
 class CommitKind(Enum):
@@ -70,6 +88,8 @@ class Commit:
     micro_batches
         The micro-batches that wrote it: none of a batch or of another engine, several where its writer named several.
         A micro-batch without rows may be committed too.
+    restores
+        Whether it makes the table what it was in an older version: no claim outlasts that.
     files
         Lists the files that it added as data, as `LISTED`, in the order in which Spark's own source reads them; none
         of a rewrite. May do I/O, and raises a `DataLossError` where the list is gone. O(its files).
@@ -81,6 +101,7 @@ class Commit:
     title: str
     kind: CommitKind
     micro_batches: tuple[MicroBatch, ...] = ()
+    restores: bool = False
     files: Callable[[], pa.Table] = field(default=LISTED.empty_table, compare=False, repr=False)
     expiring_ms: Callable[[], Mapping[str, int]] = field(default=dict, compare=False, repr=False)
 
@@ -88,6 +109,29 @@ class Commit:
     def is_data(self) -> bool:
         """Whether it says something of the table's rows: a rewrite does not."""
         return self.kind is not CommitKind.REWRITE
+
+    def check_claims(self, queries: Iterable[str]) -> None:
+        """Raise a `ClaimError` if it ends the claims of these queries, which have committed before."""
+        for query in queries if self.restores else ():
+            raise gone_with(self.title, "restores an older one", query)
+
+
+def newest_micro_batches(newest_first: Iterable[Commit], queries: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Return the newest micro-batch of each of these queries, and its version; a `ClaimError` if it claims nothing."""
+    found: dict[str, tuple[int, int]] = {}
+    restoring: list[Commit] = []
+    for commit in newest_first:
+        for batch in commit.micro_batches:
+            if batch.query not in queries:
+                continue
+            for later in restoring:
+                later.check_claims([batch.query])
+            if batch.query not in found:
+                batch.check_claim(commit.title, commit.kind)
+                found[batch.query] = batch.number, commit.version
+        if commit.restores:
+            restoring.append(commit)
+    return found
 
 
 # ---- continuity ------------------------------------------------------------------------------------------------------
