@@ -66,7 +66,7 @@ def covering_sessions(
     ...     read = [t for t in records if any(low <= t < high for low, high in ranges)]
     ...     return np.array([min(t for t in read if t < 40)]), np.array([max(t for t in read if t < 40) + 10])
     >>> covering_sessions(np.array([11]), 10, sessions_in)
-    [(-22, 43)]
+    [(-22, 53)]
     """
     ranges = covering(times_us - gap_us - 1, times_us + 2 * gap_us + 1)
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -296,8 +295,7 @@ class AlignedDataSource:
         planning = PlanningRules(out_of_orderness_us=None, times=self.options.times, counts_outside=False)
         rules = ReadRules(strategy, planning, max_future_skew_us=skew_us, at_once=True)
         if self.options.repair_read is not None:
-            at = json.loads(self.options.repair_read)["offset"]
-            return AlignedBatchReader(self.source, rules, needed, shaper, at=at)
+            return AlignedBatchReader(self.source, rules, needed, shaper, at=self.options.repair_read.offset)
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
 
     def times_reader(self) -> AlignedBatchReader:

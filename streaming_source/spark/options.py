@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -126,6 +126,21 @@ STRATEGY_OPTIONS: Final = OptionSet(
 """Options that make a `WatermarkStrategy`; `from_source` takes the strategy itself instead."""
 
 
+class RepairRead(NamedTuple):
+    """What a batch that repairs windows reads: ranges of event times, of what a stream had read at an offset."""
+
+    ranges: tuple[tuple[int, int], ...]
+    offset: dict[str, Any]
+
+
+def _repair_read(name: str, value: str) -> RepairRead:
+    try:
+        found = json.loads(value)
+        return RepairRead(tuple((int(start), int(end)) for start, end in found["ranges"]), {**found["offset"]})
+    except (ValueError, TypeError, LookupError) as error:
+        raise OptionError(f"option {name} = {value!r} is not as `repair` gives it ({error}); leave it out") from None
+
+
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
     """How records become rows of the frame. Each attribute is described by its option.
@@ -178,10 +193,10 @@ class FrameOptions:
         duration(),
         "Not needed: `repair` gives it. Late records wait until windows are emitted that end so long after them.",
     )
-    repair_read: str | None = option_field(
+    repair_read: RepairRead | None = option_field(
         None,
         "repairRead",
-        text,
+        _repair_read,
         "Not needed: `repair` gives it. What a batch reads of what a stream has read: JSON of `ranges` of event times "
         "and the stream's `offset`.",
     )
@@ -408,14 +423,14 @@ def _times(values: Mapping[str, Any], zone: str | None) -> EventTimeRange | None
     return found or None
 
 
-def repair_times(wanted: EventTimeRange | None, repair_read: str | None) -> EventTimeRange | None:
+def repair_times(wanted: EventTimeRange | None, repair_read: RepairRead | None) -> EventTimeRange | None:
     """Return the ranges of a batch that repairs windows, within those that the stream reads."""
     if repair_read is None:
         return wanted
     low, high = (None, None) if wanted is None or wanted.overlap == "keep" else (wanted.from_us, wanted.until_us)
     ranges = [
         (first, last)
-        for start, end in json.loads(repair_read)["ranges"]
+        for start, end in repair_read.ranges
         if (first := start if low is None else max(start, low)) < (last := end if high is None else min(end, high))
     ]
     return EventTimeRange.of_ranges(ranges)

@@ -20,7 +20,7 @@ def ranges(draw: st.DrawFn) -> EventTimeRange:
     first, last = draw(bounds), draw(bounds)
     if first is not None and last is not None:
         first, last = min(first, last), max(first, last) + 1
-    if first is not None and last is not None and draw(st.booleans()):
+    if first is not None and last is not None and last - first >= 3 and draw(st.booleans()):
         edges = sorted(draw(st.sets(st.integers(first, last), min_size=4, max_size=8)))
         return EventTimeRange.of_ranges(list(zip(edges[::2], edges[1::2], strict=False)))
     return EventTimeRange(first, last)

@@ -670,7 +670,7 @@ def test_options_say_what_the_attributes_say() -> None:
         ({"startTime": "tomorrow"}, "startTime = 'tomorrow': must be an ISO-8601 time"),
         ({"startTime": "0001-01-01", "disorder": "1 second"}, "startTime.*years 1 to 9999"),
         ({"rowsPerSecond": "0.000001", "rowsPerSplit": "1000000"}, "startTime.*rowsPerSplit"),
-        ({"skew": "10000"}, "startTime.*in a year"),
+        ({"skew": "10000"}, "startTime.*those of a year"),
         ({"skew": "1e300"}, "skew.*from 1 to 1e\\+06"),
         ({"idleSplits": "0", "idleAfter": "9", "idleFor": "10000000 days"}, "startTime.*idleFor"),
         ({"numKeys": "9223372036854775808"}, "numKeys"),
