@@ -196,6 +196,9 @@ def test_a_sketch_tells_what_another_set_lacks_or_that_it_is_too_much(count: int
     sketch.remove(added[:1])
     sketch.add(gone[count // 2 :])
     assert len(sketch) == both.size + count
+    assert not sketch.surely_lacks_some(both)
+    assert added.size or not sketch.surely_lacks_some(np.concatenate([both, added]))
+    assert sketch.surely_lacks_some(np.concatenate([both, gone, added])) == bool(added.size)
     found = MarkSketch(sketch.tobytes()).difference(np.concatenate([both, added]))
     assert (found is None) == (count >= 300) or 100 <= count + added.size <= 200
     if found is not None:
@@ -224,8 +227,11 @@ def test_files_that_came_between_two_runs_and_are_too_many_to_be_told_from_read_
 
     assert new(files) == 0
     assert new(files | set(sorted(others)[:20])) == 20
-    with pytest.raises(MalformedDataError, match=r"1990 files have (modification times|names) up to .* only 990 of"):
+    with pytest.raises(MalformedDataError, match=r"1990 files have (modification times|names) up to .* 990 were read"):
         new(files | others)
+    # Or so many have gone, with a file that came among those that are there.
+    with pytest.raises(MalformedDataError, match=r"750 files have .* cannot be distinguished.*stateLocation"):
+        new(set(sorted(files)[300:]) | set(sorted(others)[:60]))
 
 
 def test_files_that_went_between_two_runs_are_no_error_and_what_cannot_be_told_is_said(
@@ -243,6 +249,7 @@ def test_files_that_went_between_two_runs_are_no_error_and_what_cannot_be_told_i
         assert found.forgotten is not None
         assert found.forgotten.size - found.gone.size == max(len(left) - 10, 0)
         assert ("500 of 990 files that were read up to 2020-09-13T12:26:40.989Z are gone" in caplog.text) is is_told
+        assert ("one that came meanwhile is not read" in caplog.text) is is_told
 
 
 def test_many_files_that_the_offset_remembers_one_by_one_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

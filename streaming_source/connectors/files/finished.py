@@ -69,31 +69,29 @@ class FinishedFiles(ABC):
         Raises
         ------
         MalformedDataError
-            If there are new ones, so many that they cannot be distinguished from the finished ones.
+            If there are new ones that cannot be distinguished, as too many came or went.
         """
         if self._sketch is None:
             _log.info("%d files are as old as forgotten ones and count as read", there.size)
             return NO_MARKS, NO_MARKS
         if (found := self._sketch.difference(there)) is not None:
             return found
-        if there.size > len(self._sketch):
+        if self._sketch.surely_lacks_some(there):
             what, fix = "modification times", "modification times, as touch does"
             if self._order == "name":
                 what = fix = "names"
             raise MalformedDataError(
-                f"{there.size} files have {what} up to {self._shown}, and only {len(self._sketch)} of them were read: "
-                "so many others came while the query did not run that they cannot be distinguished. Give the others "
-                f"later {fix}, or use a new checkpointLocation"
+                f"{there.size} files have {what} up to {self._shown}, where {len(self._sketch)} were read: others came "
+                "while the query did not run, and so many came or went that they cannot be distinguished. Give the "
+                f"others later {fix}, or use a new checkpointLocation (with stateLocation any number may come and go)"
             )
         if there.size:
             _log.warning(
-                "%d of %d files that were read up to %s are gone since this query ran last, and so many that a file "
-                "that came meanwhile with so low a name or modification time cannot be distinguished from the others: "
-                "the %d that are there count as read",
-                len(self._sketch) - there.size,
-                len(self._sketch),
-                self._shown,
-                there.size,
+                "%d of %d files that were read up to %s are gone since this query ran last, too many to distinguish "
+                "the %d that are there from others: all of these count as read, and with so low a name or modification "
+                "time one that came meanwhile is not read. Set stateLocation, with the same checkpointLocation: then "
+                "any number may come and go",
+                *(len(self._sketch) - there.size, len(self._sketch), self._shown, there.size),
             )
         return NO_MARKS, NO_MARKS
 

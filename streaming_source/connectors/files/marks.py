@@ -141,6 +141,13 @@ class MarkSketch:
         """Remove m marks, which are in it. O(m)."""
         self._change(marks, -1)
 
+    def surely_lacks_some(self, marks: Marks) -> bool:
+        """Return whether it shows that some of m marks are not in it: what is gone may hide them. O(m)."""
+        left = MarkSketch(self.tobytes())
+        left.remove(marks)
+        counts = left._cells["count"]
+        return bool(((counts < 0) | ((counts == 0) & (left._cells["path"] != 0))).any())
+
     def difference(self, marks: Marks) -> tuple[Marks, Marks] | None:
         """Return the marks that only another set has, and those that only this one has; None if these are too many.
 
