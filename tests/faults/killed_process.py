@@ -59,13 +59,19 @@ class KilledProcess:
     def __init__(self, log: Path, module: str, arguments: Sequence[str]) -> None:
         self.log = log
         self._command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+        # Spark would look for data sources with another Python, which has none of this library.
+        self._environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
 
     @contextmanager
     def life(self) -> Iterator[Callable[[Callable[[], bool]], None]]:
         """Start it, and kill it behind the block, which waits by what it is given until a condition is true."""
         with self.log.open("ab") as written:
             process = subprocess.Popen(
-                [*self._command, "0 seconds"], stdout=written, stderr=written, start_new_session=True
+                [*self._command, "0 seconds"],
+                stdout=written,
+                stderr=written,
+                env=self._environment,
+                start_new_session=True,
             )
             try:
                 yield lambda is_true: self._await(process, is_true)
@@ -76,7 +82,12 @@ class KilledProcess:
     def finish(self) -> None:
         """Let it read all that there is."""
         done = subprocess.run(
-            [*self._command, "availableNow"], capture_output=True, text=True, timeout=LIMIT_S, check=False
+            [*self._command, "availableNow"],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]
 
