@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -69,16 +68,9 @@ def _write(root: Path, rows: int) -> flink.Windows:
 
 
 def _on_flink(stack: ExitStack, folder: Path) -> dict[str, Callable[[Path], Found]]:
-    try:
-        python = flink.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"\nFlink is not measured: its environment cannot be made: {error}", flush=True)
+    runner = flink.own_runner(stack, folder)
+    if runner is None:
         return {}
-    own = flink.own_source(next(python.parents[1].glob("lib/python*/site-packages/pyflink")), folder)
-    if not own:
-        print("\nFlink is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
-        return {}
-    runner = stack.enter_context(flink.process(*own))
 
     def job(lateness_ms: int) -> Callable[[Path], Found]:
         def count(data: Path) -> Found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
@@ -21,16 +20,9 @@ FILE_SOURCE = "Flink's file source, buffer 3"
 
 def jobs(stack: ExitStack, folder: Path) -> dict[str, dict[str, Job]]:
     """The contestants of each kind of job; none, and a line that says why, where Flink cannot be run."""
-    try:
-        python = flink.environment()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"\nFlink is not measured: its environment cannot be made: {error}", flush=True)
+    runner = flink.own_runner(stack, folder)
+    if runner is None:
         return {}
-    own = flink.own_source(next(python.parents[1].glob("lib/python*/site-packages/pyflink")), folder)
-    if not own:
-        print("\nFlink is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
-        return {}
-    runner = stack.enter_context(flink.process(*own))
 
     def job(kind: str, source: str, drift: str, buffer: int) -> Job:
         def run(backlog: Backlog) -> Counted:

@@ -210,6 +210,20 @@ def own_source(pyflink: Path, folder: Path) -> list[str]:
     return java_program(HERE / "OwnSource.java", pyflink, folder)
 
 
+def own_runner(stack: ExitStack, folder: Path) -> subprocess.Popen[str] | None:
+    """Start the source that is written by hand; None, and a line that says why, where Flink cannot be run."""
+    try:
+        python = environment()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"\nFlink is not measured: its environment cannot be made: {error}", flush=True)
+        return None
+    own = own_source(next(python.parents[1].glob("lib/python*/site-packages/pyflink")), folder)
+    if not own:
+        print("\nFlink is not measured: there is no javac; install a JDK, or point JAVA_HOME at one", flush=True)
+        return None
+    return stack.enter_context(process(*own))
+
+
 def java_program(source: Path, pyflink: Path, folder: Path, jars: Sequence[Path] = ()) -> list[str]:
     """Compile a program of one file against Flink and `jars`, and return how it is run; nothing without a `javac`."""
     java_home = os.environ.get("JAVA_HOME")

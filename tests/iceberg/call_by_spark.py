@@ -8,23 +8,11 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
+from spark_catalog import session_on
 
 
 def main(jars: str, folder: str, call: str) -> None:
-    catalog = "spark.sql.catalog.tests"
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.jars", jars)
-        .config("spark.sql.extensions", "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
-        .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
-        .config(f"{catalog}.type", "jdbc")
-        .config(f"{catalog}.uri", f"jdbc:sqlite:{folder}/catalog.db")
-        .config(f"{catalog}.warehouse", f"file://{folder}/warehouse")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_on(jars, folder)
     session.sql(f"CALL tests.system.{call}").collect()
     session.stop()
 

@@ -9,24 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from spark_catalog import session_on
 
 
 def main(jars: str, folder: str, batches: str) -> None:
-    catalog = "spark.sql.catalog.tests"
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars)
-        .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
-        .config(f"{catalog}.type", "jdbc")
-        .config(f"{catalog}.uri", f"jdbc:sqlite:{folder}/catalog.db")
-        .config(f"{catalog}.warehouse", f"file://{folder}/warehouse")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_on(jars, folder)
     rows = session.readStream.format("iceberg").option("streaming-max-files-per-micro-batch", 1).load("tests.db.t")
     counts = rows.withWatermark("ts", "1 hour").groupBy(F.window("ts", "1 hour")).count()
     counts = counts.select(F.unix_micros("window.start").alias("start"), "count")

@@ -8,24 +8,12 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from spark_catalog import session_on
 
 
 def main(jars: str, folder: str) -> None:
-    catalog = "spark.sql.catalog.tests"
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", jars)
-        .config(catalog, "org.apache.iceberg.spark.SparkCatalog")
-        .config(f"{catalog}.type", "jdbc")
-        .config(f"{catalog}.uri", f"jdbc:sqlite:{folder}/catalog.db")
-        .config(f"{catalog}.warehouse", f"file://{folder}/warehouse")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    session = session_on(jars, folder)
     minutes = "window STRUCT<start: TIMESTAMP, end: TIMESTAMP>, count BIGINT"
     session.sql(f"CREATE TABLE IF NOT EXISTS tests.db.minutes ({minutes}) USING iceberg")
     files = session.readStream.schema("ts timestamp").option("maxFilesPerTrigger", 1).parquet(f"{folder}/rows")
