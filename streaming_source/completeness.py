@@ -17,14 +17,13 @@ from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
 from streaming_source.checkpoint.writer import Writer
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.report import WatermarkReport
 
 __all__ = ["Completeness", "WriterCompleteness", "complete_until"]
 
-_STORAGE: Final = "storage."
 _END: Final = "9999-12-31T23:59:59.999999Z"
 """What stands for the end of time in JSON: all rows have come."""
 
@@ -155,16 +154,10 @@ def complete_until(
     silver is complete until 2026-01-01 12:40:00 UTC by window.end, since 2026-01-01 12:41:07 UTC, by version 17.
     """
     given = dict(options or {})
-    storage = StorageOptions.of(
-        {key[len(_STORAGE) :]: value for key, value in given.items() if key.startswith(_STORAGE)}
-    )
+    storage = StorageOptions.pop_from(others := dict(given))
     delay_us = None if delay is None else parse_duration_us(delay, name="delay")
-
-    def opened(path: str) -> tuple[fs.FileSystem, str] | None:
-        return None if Root(path).is_local else Root(path, storage).open()
-
-    claims = TableClaims(declared_writers(checkpoints, column, delay_us, opened))
-    newest = _newest_commits(table, given, storage, claims.ids)
+    claims = TableClaims(declared_writers(checkpoints, column, delay_us, storage.opened))
+    newest = _newest_commits(table, given, storage, others, claims.ids)
     claims.take((writer, *commit) for writer, commit in reversed([*newest.items()]))
     writers = tuple(_writer(claims, lane, newest) for lane in claims.lanes)
     until_us = None if claims.until_us == MIN_WATERMARK else claims.until_us
@@ -173,22 +166,26 @@ def complete_until(
 
 
 def _newest_commits(
-    table: str, options: Mapping[str, str], storage: StorageOptions, writers: Collection[str]
+    table: str,
+    options: Mapping[str, str],
+    storage: StorageOptions,
+    others: Collection[str],
+    writers: Collection[str],
 ) -> Commits:
-    """Return the newest commits of some writers, the last one first."""
+    """Return the newest commits of some writers, the last one first; `others` are the options but those of a store."""
     # Imported here: each kind of table needs a package of its own.
     if any(name.lower().startswith("catalog.") for name in options):
         from streaming_source.connectors import IcebergSource
 
         values = IcebergSource.options().parse({"path": table, **options})
         return IcebergSource.from_options(values).newest_micro_batches(writers)
-    filesystem, root = Root(table, NO_STORAGE_OPTIONS if Root(table).is_local else storage).open()
+    filesystem, root = storage.at(table).open()
     if filesystem.get_file_info(f"{root}/_delta_log").type is fs.FileType.Directory:
         from streaming_source.connectors import DeltaSource
 
         values = DeltaSource.options().parse({"path": table, **options})
         return DeltaSource.from_options(values).newest_micro_batches(writers)
-    if others := [name for name in options if not name.startswith(_STORAGE)]:
+    if others:
         raise OptionError(f"options {', '.join(others)}: of a directory only storage.* is known; leave them out")
     from streaming_source.connectors.files.sink_log import last_micro_batch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
 
 from streaming_source.auditing.counting import Tally, count_reads, settled_sessions
 from streaming_source.auditing.operators import first_operator, rule_of
@@ -17,12 +16,11 @@ from streaming_source.auditing.state_windows import check_gap, windows_of_state
 from streaming_source.auditing.watermark_check import Check, check_watermarks, latest_times
 from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.operators import Operator, operators_of
-from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 
 __all__ = ["audit"]
 
-_STORAGE: Final = "storage."
 
 Progress = Callable[[int, int], object]
 """Called with how many splits of micro-batches are done, and how many there are."""
@@ -82,10 +80,8 @@ def audit(
     >>> found.dropped, found.splits().sort_by("dropped")  # doctest: +SKIP
     """
     given = dict(options or {})
-    storage = StorageOptions.of(
-        {key[len(_STORAGE) :]: given.pop(key) for key in list(given) if key.startswith(_STORAGE)}
-    )
-    found = Checkpoint.open(checkpoint, None if Root(checkpoint).is_local else Root(checkpoint, storage).open())
+    storage = StorageOptions.pop_from(given)
+    found = Checkpoint.open(checkpoint, storage.opened(checkpoint))
     named = (operator,) if isinstance(operator, str) else operator
     operators = operators_of(found.log, named)
     numbers = range(len(found.source_names))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.arrow_times import UTC, may_lack_zone
 from alignment.column_paths import fields_on_path
@@ -14,7 +13,7 @@ from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Claim
 from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
 from streaming_source.data_files.config import ClaimOptions
-from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 
 __all__ = ["open_claims"]
@@ -44,11 +43,7 @@ def open_claims(
             "option watermarkFrom needs eventTimeColumn: claims are on a column of the table; name it, as window.end"
         )
     delay_us = None if options.claim_delay is None else parse_duration_us(options.claim_delay, name="claimDelay")
-
-    def opened(path: str) -> tuple[fs.FileSystem, str] | None:
-        return None if Root(path).is_local else Root(path, storage).open()
-
-    writers = declared_writers(options.watermark_from, assigner.column, delay_us, opened)
+    writers = declared_writers(options.watermark_from, assigner.column, delay_us, storage.opened)
     claims = TableClaims(writers, known)
     is_local = any(may_lack_zone(field.type) for field in fields_on_path(schema, assigner.column)[-1:])
     if claims.by_query and is_local and assigner.zone not in (None, UTC):

@@ -84,6 +84,12 @@ class StorageOptions:
         """Make them from parsed values of `STORAGE_OPTIONS`."""
         return StorageOptions.of(values["storage.*"], values["credentials"])
 
+    @staticmethod
+    def pop_from(options: dict[str, str]) -> StorageOptions:
+        """Make them from those of the options that begin with `storage.`, which leave `options`."""
+        given = [name for name in options if name.startswith(_PREFIX)]
+        return StorageOptions.of({name.removeprefix(_PREFIX): options.pop(name) for name in given})
+
     @property
     def is_given(self) -> bool:
         """Whether any argument or credentials are given."""
@@ -100,6 +106,10 @@ class StorageOptions:
     def at(self, uri: str) -> Root:
         """Return the place of a URI, opened with these options; a local one is opened without any."""
         return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self)
+
+    def opened(self, checkpoint: str) -> tuple[fs.FileSystem, str] | None:
+        """Open a checkpoint in a store; None for a local path, which its reader opens by itself."""
+        return None if Root(checkpoint).is_local else Root(checkpoint, self).open()
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments as the classes of `pyarrow.fs` take them."""

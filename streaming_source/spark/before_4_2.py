@@ -39,6 +39,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly
+from streaming_source.monitoring.report import WHY
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
@@ -77,8 +78,6 @@ without records."""
 
 STEPS: Final = "steps"
 """Key of an offset: the offsets before it that its micro-batch passes."""
-
-_WHY: Final = "why"
 
 if not TYPE_CHECKING:
     try:
@@ -284,7 +283,7 @@ class ReaderBefore42(DataSourceStreamReader):
         while (end := self.reader.latestOffset(steps[-1], ReadAllAvailable())) is not steps[-1]:
             parts.append(self.reader.partitions(steps[-1], end))
             steps.append(end)
-        passed = [{name: value for name, value in step.items() if name != _WHY} for step in steps[1:-1]]
+        passed = [{name: value for name, value in step.items() if name != WHY} for step in steps[1:-1]]
         return {**steps[-1], STEPS: passed} if passed else steps[-1], _of_steps(parts)
 
     def _again(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -365,4 +364,4 @@ def _of_steps(parts: Sequence[Sequence[InputPartition]]) -> list[InputPartition]
 
 
 def _state(offset: Offset) -> Offset:
-    return {name: value for name, value in offset.items() if name not in (_WHY, STEPS)}
+    return {name: value for name, value in offset.items() if name not in (WHY, STEPS)}

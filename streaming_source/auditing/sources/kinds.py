@@ -12,7 +12,7 @@ from streaming_source.auditing.sources.event_time import EventTime
 from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, table_offset
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
+from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError
 
 __all__ = ["source_of"]
@@ -87,7 +87,7 @@ def _delta(one: _Audited) -> AuditedSource:
     from streaming_source.auditing.sources.tables import AuditedTable
     from streaming_source.connectors.delta import DeltaSource
 
-    storage = NO_STORAGE_OPTIONS if Root(one.path).is_local else one.storage
+    storage = one.storage.at(one.path).storage
     version = one.options.get("startingVersion")
     return AuditedTable(
         one.checkpoint,
