@@ -26,7 +26,7 @@ from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.exceptions import DataLossError
 from streaming_source.spark.offsets import OffsetCodec
 
-__all__ = ["LateEntry", "LateLog", "LatePlace", "new_log_id"]
+__all__ = ["EntryName", "LateEntry", "LateLog", "new_log_id"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,18 +40,17 @@ def new_log_id() -> str:
     return uuid4().hex[:12]
 
 
-class LatePlace(NamedTuple):
+class EntryName(NamedTuple):
     """The name of an entry: the state of the source, and how many late records were routed up to that state."""
 
     sequence: int
     routed: int
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         return f"{self.sequence:012d}-{self.routed}.json"
 
     @classmethod
-    def of(cls, name: str) -> LatePlace | None:
+    def of(cls, name: str) -> EntryName | None:
         """Parse a file name; None for a file that is no entry."""
         numbers = name.removesuffix(".json").split("-")
         if len(numbers) != 2 or not all(map(str.isdigit, numbers)):
@@ -62,13 +61,13 @@ class LatePlace(NamedTuple):
 class LateEntry(NamedTuple):
     """The states, before and after a micro-batch, of the splits in which it read late records."""
 
-    begun: SourceState[Any, Any]
-    ended: SourceState[Any, Any]
+    start: SourceState[Any, Any]
+    end: SourceState[Any, Any]
 
     @property
     def rows(self) -> int:
         """Late records that the micro-batch routed."""
-        return self.ended.routed - self.begun.routed
+        return self.end.routed - self.start.routed
 
 
 class LateLog:
@@ -94,14 +93,14 @@ class LateLog:
 
     # ---- the query that routes -----------------------------------------------------------------------------------
 
-    def write(self, begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> None:
+    def write(self, start: SourceState[Any, Any], end: SourceState[Any, Any]) -> None:
         """Write the entry of a micro-batch that routed records: one file, of the size of these splits' states."""
-        grown = _grown_splits(begun, ended)
-        states = {"start": _only(begun, grown), "end": _only(ended, grown)}
+        grown = _grown_splits(start, end)
+        states = {"start": _only(start, grown), "end": _only(end, grown)}
         entry = {name: self._codec.encode(state) for name, state in states.items()}
-        self._journal.write(LatePlace(ended.sequence, ended.routed).name, to_json(_VERSION, entry))
+        self._journal.write(str(EntryName(end.sequence, end.routed)), to_json(_VERSION, entry))
         is_time_to_look, self._written = self._written % _MANY == 0, self._written + 1
-        if is_time_to_look and (unread := len(self.places())) >= _MANY:
+        if is_time_to_look and (unread := len(self.names())) >= _MANY:
             _log.warning(
                 "%d micro-batches with late records are in %s, and no query has read them: run late_records(...) of "
                 "this frame, or give late = keep or drop",
@@ -111,28 +110,28 @@ class LateLog:
 
     def remove_after(self, sequence: int) -> None:
         """Remove the entries of states after this one: those states were abandoned, and others replace them."""
-        self._journal.remove(place.name for place in self.places() if place.sequence > sequence)
+        self._journal.remove(map(str, self.names(sequence)))
 
     # ---- the query of the late records ---------------------------------------------------------------------------
 
-    def places(self, after: int = -1, upto: int | None = None) -> list[LatePlace]:
-        """The entries of the states `(after, upto]`, in order. One listing."""
-        found = sorted(place for name in self._journal.names() if (place := LatePlace.of(name)) is not None)
-        return [place for place in found if after < place.sequence and (upto is None or place.sequence <= upto)]
+    def names(self, after: int = -1, last: int | None = None) -> list[EntryName]:
+        """Return the names of the entries of the states `(after, last]`, in order. One listing."""
+        found = sorted(entry for name in self._journal.names() if (entry := EntryName.of(name)) is not None)
+        return [entry for entry in found if after < entry.sequence and (last is None or entry.sequence <= last)]
 
-    def read(self, places: Sequence[LatePlace]) -> list[LateEntry]:
+    def read(self, names: Sequence[EntryName]) -> list[LateEntry]:
         """Read entries; raises a `DataLossError` if one is gone."""
-        names = [place.name for place in places]
-        found = self._journal.read(names, self._parsed)
-        if gone := [name for name in names if name not in found]:
+        wanted = [*map(str, names)]
+        found = self._journal.read(wanted, self._parsed)
+        if gone := [name for name in wanted if name not in found]:
             raise DataLossError(
                 f"{self}/{gone[0]} was removed while it was read: let one query alone read the late records of a query"
             )
         return [*found.values()]
 
-    def remove_upto(self, sequence: int) -> None:
+    def remove_to(self, sequence: int) -> None:
         """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""
-        self._journal.remove(place.name for place in self.places(upto=sequence))
+        self._journal.remove(map(str, self.names(last=sequence)))
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -141,10 +140,10 @@ class LateLog:
         return LateEntry(self._codec.decode(entry["start"]), self._codec.decode(entry["end"]))
 
 
-def _grown_splits(begun: SourceState[Any, Any], ended: SourceState[Any, Any]) -> set[str]:
+def _grown_splits(start: SourceState[Any, Any], end: SourceState[Any, Any]) -> set[str]:
     """Ids of the splits that had late records between two states."""
-    before = dict(zip(begun.table.split_ids, begun.late.tolist(), strict=True))
-    after = zip(ended.table.split_ids, ended.late.tolist(), strict=True)
+    before = dict(zip(start.table.split_ids, start.late.tolist(), strict=True))
+    after = zip(end.table.split_ids, end.late.tolist(), strict=True)
     return {split_id for split_id, count in after if count > before.get(split_id, 0)}
 
 

@@ -29,7 +29,7 @@ from streaming_source.exceptions import DataLossError, OffsetError, plainly
 from streaming_source.monitoring.report import WHY
 from streaming_source.spark.before_4_2 import ReadLimit, SupportsTriggerAvailableNow
 from streaming_source.spark.input_partition import AlignedInputPartition
-from streaming_source.spark.late_log import LateEntry, LateLog, LatePlace
+from streaming_source.spark.late_log import EntryName, LateEntry, LateLog
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
@@ -146,9 +146,9 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         log = OffsetLog(self.checkpoint)
         self._check_query(log, end)
-        (begin, routed), (stop, routed_in_all) = self._place(log, start), self._place(log, end)
+        (begin, routed), (stop, routed_in_all) = self._routed_at(log, start), self._routed_at(log, end)
         late_log = self._late_log(end)
-        entries = [] if late_log is None else late_log.read(late_log.places(begin, stop))
+        entries = [] if late_log is None else late_log.read(late_log.names(begin, stop))
         lost = routed_in_all - routed - sum(entry.rows for entry in entries)
         if lost:
             raise DataLossError(
@@ -171,7 +171,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Remove the entries that were read: Spark has committed this query's results of them."""
         late_log = self._late_log(end)
         if late_log is not None and end.get("n") is not None:
-            late_log.remove_upto(end["n"])
+            late_log.remove_to(end["n"])
 
     def stop(self) -> None:
         if self._coordinator is not None:
@@ -188,7 +188,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = max(log.committed(), default=-1) if self._target is None else self._target.batch
         if query is None or (last <= start["batch"] and "more" not in start):
             return start
-        begin, routed = self._place(log, start)
+        begin, routed = self._routed_at(log, start)
         if start.get("n") is None:
             # Returned at once to become durable: Spark removes the offsets that it was looked up in.
             return {"v": _VERSION, "query": query, "batch": start["batch"], "log": None, "n": begin, "routed": routed}
@@ -202,27 +202,27 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         end = {"v": _VERSION, "query": query, "batch": last, "log": offset.get(LATE_LOG)}
         late_log = self._late_log(end)
-        places = [] if late_log is None else late_log.places(begin, state.sequence)
-        count = min(len(places), _MOST)
+        names = [] if late_log is None else late_log.names(begin, state.sequence)
+        count = min(len(names), _MOST)
         if self.repair_delay_us is not None and late_log is not None:
-            count = min(count, self._closed(late_log, places, closed_us))
+            count = min(count, self._closed(late_log, names, closed_us))
             if not count:
                 return start
             note = {"id": start.get("note", {}).get("id") or uuid4().hex[:12], "query": query, "batch": last}
             read_to = {name: value for name, value in offset.items() if name != WHY}
             end["note"] = {**note, "closed_us": closed_us, "offset": read_to}
-        if len(places) > count:
-            place = places[count - 1]
-            return {**end, "n": place.sequence, "routed": place.routed, "more": True}
+        if len(names) > count:
+            last_read = names[count - 1]
+            return {**end, "n": last_read.sequence, "routed": last_read.routed, "more": True}
         return {**end, "n": state.sequence, "routed": state.routed}
 
-    def _closed(self, late_log: LateLog, places: Sequence[LatePlace], closed_us: int) -> int:
+    def _closed(self, late_log: LateLog, names: Sequence[EntryName], closed_us: int) -> int:
         """Return of how many first entries all windows were emitted, by the watermarks at which records were late."""
         assert self.repair_delay_us is not None
         return bisect_right(
-            places,
+            names,
             closed_us - self.repair_delay_us,
-            key=lambda place: late_log.read([place])[0].begun.table.combined,
+            key=lambda name: late_log.read([name])[0].start.table.combined,
         )
 
     def _newest(self, log: OffsetLog) -> _Committed:
@@ -237,7 +237,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise
         raise AssertionError
 
-    def _place(self, log: OffsetLog, offset: Offset) -> tuple[int, int]:
+    def _routed_at(self, log: OffsetLog, offset: Offset) -> tuple[int, int]:
         """Return the state of the source at an offset, and how many records were routed up to that state."""
         if offset.get("n") is not None:
             return offset["n"], offset["routed"]
@@ -260,17 +260,17 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _range(self, log: OffsetLog, entry: LateEntry, later: int) -> LateRange:
-        begun, ended = entry
+        start, end = entry
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(self.source, self.rules, self.schema, processing_time_us)
             self._coordinator.restore(self._newest(log).state)
-        splits = tuple(part.split for part in self._coordinator.ranges(begun, ended, 1, 1))
-        limit_us = self.rules.time_limit_us if ended.time_limit_us is None else ended.time_limit_us
+        splits = tuple(part.split for part in self._coordinator.ranges(start, end, 1, 1))
+        limit_us = self.rules.time_limit_us if end.time_limit_us is None else end.time_limit_us
         return LateRange(
             splits,
-            begun.table.combined,
+            start.table.combined,
             "only",
-            batch=ended.sequence,
+            batch=end.sequence,
             time_limit_us=limit_us,
             rows=entry.rows,
             later=later,

@@ -36,10 +36,10 @@ def restored(progress: Progress, versions: dict[int, list[TableFile]]) -> Waitin
     if progress.in_snapshot:
         waiting.add(files_of(versions[after]), after, progress.steps[0].opened if progress.steps else None)
     for step in progress.steps:
-        files = [file for version in range(after + 1, step.upto + 1) for file in versions.get(version, [])]
-        if step.upto != after:
-            waiting.add(files_of(files), step.upto, step.opened)
-        after = step.upto
+        files = [file for version in range(after + 1, step.last + 1) for file in versions.get(version, [])]
+        if step.last != after:
+            waiting.add(files_of(files), step.last, step.opened)
+        after = step.last
     return waiting
 
 
@@ -87,7 +87,7 @@ def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_key_no
         OffsetError,
         match=r"has 1970-01-01T00:00:01.0001Z .* of b, and now it is 1970-01-01T00:00:01Z",
     ):
-        WaitingTableFiles(5).add(now, step.upto, step.opened)
+        WaitingTableFiles(5).add(now, step.last, step.opened)
 
 
 def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
@@ -120,7 +120,7 @@ def test_no_run_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> No
         assert waiting.progress == Progress(3, True, waiting.progress.steps)
         assert len(waiting._runs) <= 2
 
-    assert [step.upto for step in waiting.progress.steps] == [199]
+    assert [step.last for step in waiting.progress.steps] == [199]
     waiting.pop()
     assert waiting.progress == Progress(199)
 

@@ -214,7 +214,7 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
         return LogFiles.listed(filesystem, root).newest
 
 
-def newest_commits(title: str, filesystem: fs.FileSystem, root: str, upto: int | None) -> list[Commit]:
+def newest_commits(title: str, filesystem: fs.FileSystem, root: str, last: int | None) -> list[Commit]:
     """Return the newest commits up to a version, None for the newest, the last one first; without their files.
 
     Those since the last checkpoint of the log, and at most a thousand before. O(these), each of which is read.
@@ -224,9 +224,9 @@ def newest_commits(title: str, filesystem: fs.FileSystem, root: str, upto: int |
         actions = read_commit(filesystem, root, version)
         return None if actions is None else actions.commit(title)
 
-    version = max(reached_version(filesystem, root), 0) if upto is None else upto
+    version = max(reached_version(filesystem, root), 0) if last is None else last
     later: list[Commit] = []
-    while upto is None and (commit := commit_of(version + 1 + len(later))) is not None:
+    while last is None and (commit := commit_of(version + 1 + len(later))) is not None:
         later.append(commit)
     with ThreadPoolExecutor(_READERS) as pool:
         before = pool.map(commit_of, range(version, max(version - _LOOKED_BACK, -1), -1))

@@ -188,14 +188,14 @@ class DeltaSource(TableSource):
         self._check_start(table)
         return DeltaColumns.of_table(table).schema
 
-    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
-        commits = newest_commits(self.title, *self.root.open(), upto)
+    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
+        commits = newest_commits(self.title, *self.root.open(), last)
         for query in {*queries} - {batch.query for commit in commits for batch in commit.micro_batches}:
             # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
-            table = self._open_table(upto)
+            table = self._open_table(last)
             if (number := table.transaction_version(query)) is not None:
-                last = MicroBatch(query, int(number))
-                commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (last,)))
+                newest = MicroBatch(query, int(number))
+                commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (newest,)))
         return newest_micro_batches(commits, queries)
 
     @property

@@ -202,7 +202,7 @@ class IcebergSource(TableSource):
             file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
         }
 
-    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
+    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
         from streaming_source.connectors.iceberg.lister import kind_of, micro_batches_of
 
         metadata = self._load().metadata
@@ -215,7 +215,7 @@ class IcebergSource(TableSource):
                     raise gone_with(title, "is no part of it any more", batch.query)
         commits = (
             Commit(one.snapshot_id, f"{self.title}, snapshot {one.snapshot_id}", kind_of(one), micro_batches_of(one))
-            for one in (there if upto is None else ancestry(metadata, upto))
+            for one in (there if last is None else ancestry(metadata, last))
         )
         return newest_micro_batches(commits, queries)
 

@@ -112,7 +112,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         self._columns = columns
         self._fail_on_data_loss = fail_on_data_loss
         self._poll_timeout_s = poll_timeout_s
-        self._in_turn = in_order
+        self._in_order = in_order
         self._at_once = at_once
         self._topics = topics
         # Whether records came since the ids of topics were compared; and the ids of splits with emitted records.
@@ -211,7 +211,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
         for split_id, reading in self._reading.items():
             if (stop := reading.split.stop) is None:
                 continue
-            if self._in_turn and (left > _AHEAD or reading.split.of in chosen):
+            if self._in_order and (left > _AHEAD or reading.split.of in chosen):
                 break
             ahead = self._rows_ahead(split_id)
             if not reading.is_finished and ahead < _AHEAD:
@@ -380,14 +380,14 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
                 self._emitted.add(split_id)
             if reading.is_finished:
                 finished.add(split_id)
-            elif self._in_turn:
+            elif self._in_order:
                 break
         # Also splits that wait for others are not fetched beyond their stops.
         self._unassign(*(reading for reading in self._assigned.values() if reading.is_finished))
         self._unassign(*(self._reading[split_id] for split_id in self._held if self._rows_ahead(split_id) >= _AHEAD))
         if finished:
             self._end(*finished)
-        if finished or (blocks and self._in_turn):
+        if finished or (blocks and self._in_order):
             self._assign_next()
         return taken, finished
 

@@ -67,7 +67,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             state = json.loads(data)
             progress = None
             if "after" in state:
-                steps = tuple(Step(int(upto), _key(opened)) for upto, opened in state.get("steps", ()))
+                steps = tuple(Step(int(last), _key(opened)) for last, opened in state.get("steps", ()))
                 progress = Progress(int(state["after"]), bool(state.get("snapshot", False)), steps)
             after, in_snapshot = state.get("first", (None, False))
             first = None if after is None else Progress(int(after), bool(in_snapshot))

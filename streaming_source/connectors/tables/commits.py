@@ -214,7 +214,7 @@ class Commits:
 
     Attributes
     ----------
-    upto
+    last
         The last version of them.
     files
         Those that they added as data, as `LISTED`.
@@ -225,7 +225,7 @@ class Commits:
         clock. A file that still waits is then read in time, or the user is warned.
     """
 
-    upto: int
+    last: int
     files: pa.Table
     count: int = 1
     expiring_ms: Mapping[str, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
 from streaming_source.connectors.tables.claimed import LATE_OF, ClaimedCommits, LateByWriter
 from streaming_source.connectors.tables.commits import ChangeRules, Commits
-from streaming_source.connectors.tables.expiry import ExpiringFiles
+from streaming_source.connectors.tables.expiring_files import ExpiringFiles
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
@@ -75,10 +75,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The files of `count` versions up to `upto`, of which those up to the key `opened` were opened."""
+    """The files of `count` versions, to `last`, of which those up to the key `opened` were opened."""
 
     files: pa.Table
-    upto: int
+    last: int
     opened: Key | None = None
     count: int = 1
 
@@ -121,8 +121,8 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         self._snapshots: dict[int, pa.Table] = {}
         self._waiting: WaitingTableFiles | None = None
         self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
-        # The last version that was listed; of the thread that lists.
-        self._listed: int | None = None
+        # The last version whose files are known; of the thread that lists.
+        self._last: int | None = None
         # Where the stream started, until the first state has it; None after a restart.
         self._first: Progress | None = None
         # Of the thread that lists; None without claims, or before the first listing.
@@ -154,15 +154,15 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
 
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
-        if self._listed is not None:
-            found = self._new(self._listed)
+        if self._last is not None:
+            found = self._new(self._last)
             if found is None:
                 return _Listed()
             added, commits = found
-            self._listed = added.upto
+            self._last = added.last
             return _Listed(added=[added], expiring_ms=commits.expiring_ms, **self._claimed())
         listed = self._list_first()
-        self._listed = listed.added[-1].upto if listed.added else listed.starts.after if listed.starts else None
+        self._last = listed.added[-1].last if listed.added else listed.starts.after if listed.starts else None
         return listed
 
     def _list_first(self) -> _Listed:
@@ -183,10 +183,10 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             added.append(_Added(self._snapshot(after), after, steps[0].opened if steps else None))
             self._snapshots.clear()
         for step in steps:
-            if step.upto != after and (found := self._new(after, step.upto, step.opened)) is not None:
+            if step.last != after and (found := self._new(after, step.last, step.opened)) is not None:
                 added.append(found[0])
                 expiring |= found[1].expiring_ms
-            after = step.upto
+            after = step.last
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._is_bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
         if not is_complete and (found := self._new(after)) is not None:
@@ -194,18 +194,18 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             expiring |= found[1].expiring_ms
         return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring, **self._claimed())
 
-    def _commits(self, after: int, upto: int) -> Commits | None:
-        return Commits.of(self._lister.commits(after, upto), self._table.rules)
+    def _commits(self, after: int, last: int) -> Commits | None:
+        return Commits.of(self._lister.commits(after, last), self._table.rules)
 
-    def _new(self, after: int, upto: int | None = None, opened: Key | None = None) -> tuple[_Added, Commits] | None:
+    def _new(self, after: int, last: int | None = None, opened: Key | None = None) -> tuple[_Added, Commits] | None:
         """The files of the commits after a version, and these; takes what they claim. None if there are none."""
-        known = self._lister.commits(after, upto)
+        known = self._lister.commits(after, last)
         commits = Commits.of(known, self._table.rules)
         if commits is None:
             return None
-        added = _Added(self._wanted(commits.files), commits.upto, opened, commits.count)
+        added = _Added(self._wanted(commits.files), commits.last, opened, commits.count)
         if self._claims_of_commits is not None:
-            self._claims_of_commits.take(known.whole(), added.files, again=upto is not None)
+            self._claims_of_commits.take(known.whole(), added.files, again=last is not None)
         return added, commits
 
     def _claimed(self) -> dict[str, Any]:
@@ -253,7 +253,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 self._index(split, file, blocks)
         assert self._waiting is not None
         for one in listed.added:
-            self._waiting.add(one.files, one.upto, one.opened, one.count)
+            self._waiting.add(one.files, one.last, one.opened, one.count)
         if listed.starts is not None:
             self._lister.retain(chain((file.path for file in self._open_files.values()), self._waiting.paths))
         if listed.expiring_ms:
@@ -359,26 +359,26 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         """All of it: `for_batch_at` reads the last version whose files the stream knew."""
         return [split.position for split in splits]
 
-    def _opened_between(self, since: Progress, upto: Progress) -> list[TableFile]:
+    def _opened_between(self, since: Progress, end: Progress) -> list[TableFile]:
         """The files that were opened between two points of progress."""
         found: list[TableFile] = []
         if since.in_snapshot:
             _, files = divided(self._snapshot(since.after), since.steps[0].opened if since.steps else None)
-            if upto.in_snapshot:
-                files, _ = divided(files, upto.steps[0].opened)
+            if end.in_snapshot:
+                files, _ = divided(files, end.steps[0].opened)
             found += _rows(files)
         before = {split_id_of(file) for file in self._opened_of_commits(since, since.after)}
-        return found + [file for file in self._opened_of_commits(upto, since.after) if split_id_of(file) not in before]
+        return found + [file for file in self._opened_of_commits(end, since.after) if split_id_of(file) not in before]
 
     def _opened_of_commits(self, progress: Progress, after: int) -> Iterator[TableFile]:
         """The files of versions behind one that were opened at a point of progress."""
         if progress.after != after and (commits := self._commits(after, progress.after)) is not None:
             yield from _rows(self._wanted(commits.files))
         after = progress.after
-        for upto, opened in progress.steps:
-            if upto != after and (commits := self._commits(after, upto)) is not None:
+        for last, opened in progress.steps:
+            if last != after and (commits := self._commits(after, last)) is not None:
                 yield from _rows(divided(self._wanted(commits.files), opened)[0])
-            after = upto
+            after = last
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
         """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
 
     @abstractmethod
-    def newest_micro_batches(self, queries: Collection[str], upto: int | None = None) -> Mapping[str, tuple[int, int]]:
+    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
         """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
 
         The query that committed last comes first; one that has committed nothing is left out. No file of data is
@@ -126,7 +126,7 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
     def for_batch_at(self, checkpoint: TableCheckpoint) -> tuple[TableSource, TableCheckpoint]:
         """Read the last version whose files were known: what of them waits is later than all closed windows."""
         assert checkpoint.progress is not None, "a state with records has looked at the table"
-        return self._at_version(checkpoint.progress.listed), checkpoint
+        return self._at_version(checkpoint.progress.last), checkpoint
 
     @property
     @abstractmethod

@@ -43,9 +43,9 @@ def key_of(file: TableFile) -> Key:
 
 
 class Step(NamedTuple):
-    """Of the versions after those of the step before, up to `upto`: files up to the key `opened` were opened."""
+    """Of the versions after those of the step before, to `last`: files up to the key `opened` were opened."""
 
-    upto: int
+    last: int
     opened: Key | None
 
 
@@ -62,19 +62,19 @@ class Progress:
     steps: tuple[Step, ...] = ()
 
     @property
-    def listed(self) -> int:
+    def last(self) -> int:
         """The last version whose files are known."""
-        return self.steps[-1].upto if self.steps else self.after
+        return self.steps[-1].last if self.steps else self.after
 
 
 class _Versions:
-    """The files of `count` consecutive versions up to `upto`, sorted by their keys; `next` is the first that waits."""
+    """The files of `count` consecutive versions, to `last`, sorted by their keys; `next` is the first that waits."""
 
-    __slots__ = ("_files", "count", "next", "upto")
+    __slots__ = ("_files", "count", "last", "next")
 
-    def __init__(self, files: pa.Table, upto: int, count: int) -> None:
+    def __init__(self, files: pa.Table, last: int, count: int) -> None:
         self._files = files
-        self.upto = upto
+        self.last = last
         self.count = count
         self.next = 0
 
@@ -89,7 +89,7 @@ class _Versions:
         return key_of(self.file(self.next))
 
     def release(self) -> None:
-        """Forget the files, which were all opened: what is left is up to which version they were."""
+        """Forget the files, which were all opened: what is left is their last version."""
         self._files, self.next = self._files.slice(0, 0).combine_chunks(), 0
 
 
@@ -107,7 +107,7 @@ class WaitingTableFiles:
         self._runs: list[_Versions] = []
         # A heap of those of which some wait, by the key of the next one, and as added.
         self._heads: list[tuple[Key, int, _Versions]] = []
-        # Rising versions and falling keys; the last version is the last one of `_runs`.
+        # Rising versions and falling keys; the last version is that of the last one of `_runs`.
         self._steps: list[Step] = []
         self._count = self._added = 0
         self.size = 0
@@ -116,23 +116,23 @@ class WaitingTableFiles:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, files: pa.Table, upto: int, opened: Key | None = None, count: int = 1) -> None:
-        """Add the files of `count` versions up to `upto`; those up to the key `opened` were opened before a restart.
+    def add(self, files: pa.Table, last: int, opened: Key | None = None, count: int = 1) -> None:
+        """Add the files of `count` versions, to `last`; those up to the key `opened` were opened before a restart.
 
         `files` are columns of `FILES`, whose bounds are known. What is added first of a snapshot is the snapshot.
         """
         _, waiting = divided(files, opened)
-        run = _Versions(waiting, upto, count)
+        run = _Versions(waiting, last, count)
         self._runs.append(run)
         self._count += len(run)
         self.size += pc.sum(waiting["size"]).as_py() or 0
         if len(run):
             self._added += 1
             heapq.heappush(self._heads, (run.head, self._added, run))
-        last = self._steps[-1] if self._steps else None
-        if last is not None and (not len(run) or (last.opened is not None and run.head > last.opened)):
-            opened = last.opened
-        self._steps.append(Step(upto, opened))
+        before = self._steps[-1] if self._steps else None
+        if before is not None and (not len(run) or (before.opened is not None and run.head > before.opened)):
+            opened = before.opened
+        self._steps.append(Step(last, opened))
         self._merge(opened)
 
     def pop(self) -> tuple[TableFile, None]:
@@ -185,26 +185,26 @@ class WaitingTableFiles:
     @property
     def progress(self) -> Progress:
         """What an offset has. O(g); runs of which no file waits are forgotten, but for one a step."""
-        steps, left = {step.upto for step in self._steps}, list[_Versions]()
+        steps, left = {step.last for step in self._steps}, list[_Versions]()
         for run in self._runs:
-            if len(run) or (left and left[-1].upto in steps):
+            if len(run) or (left and left[-1].last in steps):
                 left.append(run)
             elif left:
                 # When the run before is done, so is this one.
-                left[-1].upto = run.upto
+                left[-1].last = run.last
             else:
-                self._after, self._in_snapshot = run.upto, False
-                if self._steps and self._steps[0].upto == run.upto:
+                self._after, self._in_snapshot = run.last, False
+                if self._steps and self._steps[0].last == run.last:
                     del self._steps[0]
         self._runs = left
         return Progress(self._after, self._in_snapshot, tuple(self._steps))
 
     def _merge(self, opened: Key | None) -> None:
         """All files up to the lowest waiting key are open or read: each step has come so far, and they are one."""
-        upto = self._steps[-1].upto
+        last = self._steps[-1].last
         while self._steps and _reaches(opened, self._steps[-1].opened):
             self._steps.pop()
-        self._steps.append(Step(upto, opened))
+        self._steps.append(Step(last, opened))
 
 
 def _reaches(opened: Key | None, other: Key | None) -> bool:
