@@ -37,6 +37,30 @@ def test_an_older_state_of_the_log_that_was_put_in_place_is_named(tmp_path: Path
         later(done)
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("has_news", [False, True])
+def test_an_older_state_that_was_put_in_place_and_written_on_is_named(
+    tmp_path: Path, is_stopped: bool, has_news: bool
+) -> None:
+    for second in range(6):
+        append(tmp_path, [second * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    for version in (3, 4, 5):
+        (tmp_path / f"_delta_log/{version:020}.json").unlink()
+    for second in range(10, 14 if has_news else 13):
+        append(tmp_path, [second * SECOND])
+    if is_stopped:
+        done.restart()
+    elif not has_news:
+        # A query that runs looks for new versions alone.
+        assert later(done) == [second * SECOND for second in range(6)]
+        append(tmp_path, [20 * SECOND])
+
+    with pytest.raises(DataLossError, match=r"is not the commit that was read as version 5: an older state.*restored"):
+        later(done)
+
+
 def test_a_version_that_was_cleaned_up_is_refused_as_a_start_with_the_oldest_one(tmp_path: Path) -> None:
     def clean_up(*versions: int) -> None:
         deltalake.DeltaTable(str(tmp_path)).create_checkpoint()

@@ -46,7 +46,7 @@ class Table:
     def known_at(self, offset: Mapping[str, Any], read: list[Record]) -> list[Record]:
         """All of the last version that was listed: compaction may have put together what was read and what was not."""
         progress = OffsetCodec(self.source().source).decode(offset).checkpoint.progress
-        return self.written[: self._count[progress.listed]]
+        return self.written[: self._count[progress.last]]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 60))])

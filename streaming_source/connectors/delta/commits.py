@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Final
 from urllib.parse import unquote
@@ -43,8 +44,8 @@ class Actions:
 
     `adds` and `removes` are of all files, `dataChange` or not. `metadata` and `protocol` are None where it leaves them
     as they were. `operation` is what its writer calls it, empty where it does not say; `timestamp_ms` is when it was
-    made, None where it does not say. `micro_batches` are its transactions: Delta's sink commits the id of its query and
-    the number of the micro-batch as one, also without rows.
+    made, None where it does not say. `micro_batches` are its transactions: Delta's sink commits the id of its query
+    and the number of the micro-batch as one, also without rows. `digest` is that of its file.
     """
 
     version: int
@@ -54,6 +55,7 @@ class Actions:
     protocol: Mapping[str, Any] | None = None
     operation: str = ""
     timestamp_ms: int | None = None
+    digest: str = ""
     micro_batches: tuple[MicroBatch, ...] = ()
 
     @property
@@ -64,7 +66,7 @@ class Actions:
     def commit(self, table: str) -> Commit:
         """Return it without its files; `table` is the table in messages."""
         title = f"{table}, version {self.version}" + (f" ({self.operation})" if self.operation else "")
-        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE)
+        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE, self.digest)
 
     @property
     def kind(self) -> CommitKind:
@@ -94,13 +96,13 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
     path = log_path(root, version)
     try:
         with filesystem.open_input_stream(path) as stream:
-            lines = bytes(stream.read()).splitlines()
+            content = bytes(stream.read())
     except FileNotFoundError:
         return None
     adds, removes, micro_batches = [], [], []
     latest: dict[str, Any] = {}
     try:
-        for line in lines:
+        for line in content.splitlines():
             if not line.strip():
                 continue
             action = json.loads(line)
@@ -122,6 +124,7 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             protocol=latest.get("protocol"),
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
+            digest=blake2b(content, digest_size=6).hexdigest(),
             micro_batches=tuple(micro_batches),
         )
     except (ValueError, AttributeError, TypeError, KeyError) as error:

@@ -20,6 +20,7 @@ __all__ = ["TableCheckpoint", "TableCheckpointSerializer"]
 class TableCheckpoint:
     """What is remembered in addition to the open files; all of it is None before the table was looked at.
 
+    `digest` is that of the last commit whose files are known, empty where that is not known or needed (see `Commit`).
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
     `bounded` source ends with what was listed at its start. `first` is where the stream started, in the state of its
     first micro-batch alone: any other starts where the state before ends. With `watermarkFrom` it has the last `claims`
@@ -29,6 +30,7 @@ class TableCheckpoint:
 
     table_id: str | None = None
     progress: Progress | None = None
+    digest: str = ""
     indexing: str = "auto"
     bounded: bool = False
     first: Progress | None = None
@@ -52,6 +54,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             state["after"] = value.progress.after
             state |= {"snapshot": True} if value.progress.in_snapshot else {}
             state |= {"steps": value.progress.steps} if value.progress.steps else {}
+        state |= {"digest": value.digest} if value.digest else {}
         if value.first is not None:
             state["first"] = [value.first.after, value.first.in_snapshot]
         state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
@@ -74,6 +77,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             return TableCheckpoint(
                 table_id=state["table"],
                 progress=progress,
+                digest=str(state.get("digest", "")),
                 indexing=state.get("indexing", "auto"),
                 bounded=bool(state.get("bounded", False)),
                 first=first,

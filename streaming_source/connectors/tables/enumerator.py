@@ -87,12 +87,14 @@ class _Added:
 class _Listed:
     """The result of one look at the table. The first one has where it `starts`, and the files that were open.
 
-    With `watermarkFrom` it has what is `claimed` by now, and whose the new versions are (`writers`).
+    `digest` is that of the last commit whose files are known. With `watermarkFrom` it has what is `claimed`
+    by now, and whose the new versions are (`writers`).
     """
 
     starts: Progress | None = None
     reopened: Sequence[tuple[TableFile, FileBlocks]] = ()
     added: Sequence[_Added] = ()
+    digest: str = ""
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
     claimed: Claimed | None = None
     writers: Mapping[int, str] = field(default_factory=dict)
@@ -121,8 +123,10 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         self._snapshots: dict[int, pa.Table] = {}
         self._waiting: WaitingTableFiles | None = None
         self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
-        # The last version whose files are known; of the thread that lists.
-        self._last: int | None = None
+        # The last version whose files are known, and the digest of its commit; of the thread that lists.
+        self._last: tuple[int, str] | None = None
+        # That digest, once its files wait.
+        self._digest = checkpoint.digest
         # Where the stream started, until the first state has it; None after a restart.
         self._first: Progress | None = None
         # Of the thread that lists; None without claims, or before the first listing.
@@ -155,14 +159,16 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
         if self._last is not None:
-            found = self._new(self._last)
+            found = self._new(self._last[0])
             if found is None:
-                return _Listed()
+                return _Listed(digest=self._last[1])
+            self._check_digest(*self._last)
             added, commits = found
-            self._last = added.last
-            return _Listed(added=[added], expiring_ms=commits.expiring_ms, **self._claimed())
+            self._last = commits.last, commits.digest
+            return _Listed(added=[added], digest=commits.digest, expiring_ms=commits.expiring_ms, **self._claimed())
         listed = self._list_first()
-        self._last = listed.added[-1].last if listed.added else listed.starts.after if listed.starts else None
+        assert listed.starts is not None, "the first look has where the stream starts"
+        self._last = listed.added[-1].last if listed.added else listed.starts.after, listed.digest
         return listed
 
     def _list_first(self) -> _Listed:
@@ -187,12 +193,27 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 added.append(found[0])
                 expiring |= found[1].expiring_ms
             after = step.last
+        digest = self._check_digest(after, self._checkpoint.digest)
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._is_bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
         if not is_complete and (found := self._new(after)) is not None:
             added.append(found[0])
             expiring |= found[1].expiring_ms
-        return _Listed(Progress(progress.after, progress.in_snapshot), reopened, added, expiring, **self._claimed())
+            digest = found[1].digest
+        starts = Progress(progress.after, progress.in_snapshot)
+        return _Listed(starts, reopened, added, digest, expiring, **self._claimed())
+
+    def _check_digest(self, version: int, digest: str) -> str:
+        """Return the digest of a version's commit; an error if it was read with another one. One small read."""
+        commits, _ = self._lister.commit(version).known()
+        if not commits:
+            return digest
+        if digest and commits[0].digest != digest:
+            raise DataLossError(
+                f"{commits[0].title} is not the commit that was read as version {version}: an older state of the table "
+                "was restored, and written on. Start with a new checkpointLocation, which reads the table as it is now"
+            )
+        return commits[0].digest
 
     def _commits(self, after: int, last: int) -> Commits | None:
         return Commits.of(self._lister.commits(after, last), self._table.rules)
@@ -259,6 +280,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if listed.expiring_ms:
             removed = self._waiting.among({*listed.expiring_ms})
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
+        self._digest = listed.digest
         self._expiring.warn(len(self._waiting))
         if listed.claimed is not None:
             until_us, holder, self._claims = listed.claimed
@@ -336,6 +358,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         return TableCheckpoint(
             table_id=self._lister.table_id,
             progress=self._waiting.progress,
+            digest=self._digest,
             indexing=self._config.indexing,
             bounded=self._table.bounded,
             first=first,
