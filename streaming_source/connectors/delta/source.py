@@ -178,6 +178,8 @@ class DeltaSource(TableSource):
     def _at_version(self, version: int) -> DeltaSource:
         # A stream from version 0 on has all rows, as a batch has.
         begins = None if self.starting_version == 0 else self.starting_version
+        if version < self._log().oldest_whole:
+            raise self._version_gone(f"version {version}", "its log was cleaned up (delta.logRetentionDuration)")
         return replace(replace(self, starting_version=begins).for_batch(), version_as_of=version, timestamp_as_of=None)
 
     def open_files(self) -> fs.FileSystem:

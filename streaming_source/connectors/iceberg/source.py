@@ -185,6 +185,8 @@ class IcebergSource(TableSource):
         return replace(self, bounded=True, watermark_from=None)
 
     def _at_version(self, version: int) -> IcebergSource:
+        if self._load().metadata.snapshot_by_id(version) is None:
+            raise self._version_gone(f"snapshot {version}", "it has expired")
         return replace(self.for_batch(), snapshot_id=version, as_of_timestamp=None)
 
     def open_files(self) -> fs.FileSystem:

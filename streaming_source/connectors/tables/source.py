@@ -28,7 +28,7 @@ from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
-from streaming_source.exceptions import OffsetError, OptionError, SchemaError
+from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SchemaError
 
 __all__ = ["LIMIT", "TableSource", "table_options"]
 
@@ -121,7 +121,16 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
 
     @abstractmethod
     def _at_version(self, version: int) -> TableSource:
-        """Return the source of a batch that reads this version; an `OptionError` if a stream begins elsewhere."""
+        """Return the source of a batch that reads this version; an `OptionError` if a stream begins elsewhere.
+
+        A `DataLossError` if the table does not have the version any more.
+        """
+
+    def _version_gone(self, version: str, why: str) -> DataLossError:
+        return DataLossError(
+            f"{self.title} has no {version} any more, up to which the query had read it: {why}. Give the repairs a new "
+            "checkpointLocation: they then read up to the last one that the query has read"
+        )
 
     def for_batch_at(self, checkpoint: TableCheckpoint) -> tuple[TableSource, TableCheckpoint]:
         """Read the last version whose files were known: what of them waits is later than all closed windows."""
