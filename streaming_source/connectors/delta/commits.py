@@ -23,6 +23,7 @@ from streaming_source.exceptions import MalformedDataError
 __all__ = [
     "Actions",
     "LogFiles",
+    "commit_digest",
     "latest_protocol",
     "log_path",
     "newest_commits",
@@ -34,6 +35,8 @@ __all__ = [
 _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query, and a RESTORE, is looked for."""
 _RESTORE: Final = "RESTORE"
+_BEGINNING: Final = 4_096
+"""Bytes in which two commits of one version differ: the time of the commit, or the name of a file, is in them."""
 _READERS: Final = 16
 """How many commits are read at once where their times are looked for."""
 
@@ -45,7 +48,7 @@ class Actions:
     `adds` and `removes` are of all files, `dataChange` or not. `metadata` and `protocol` are None where it leaves them
     as they were. `operation` is what its writer calls it, empty where it does not say; `timestamp_ms` is when it was
     made, None where it does not say. `micro_batches` are its transactions: Delta's sink commits the id of its query
-    and the number of the micro-batch as one, also without rows. `digest` is that of its file.
+    and the number of the micro-batch as one, also without rows.
     """
 
     version: int
@@ -55,7 +58,6 @@ class Actions:
     protocol: Mapping[str, Any] | None = None
     operation: str = ""
     timestamp_ms: int | None = None
-    digest: str = ""
     micro_batches: tuple[MicroBatch, ...] = ()
 
     @property
@@ -66,7 +68,7 @@ class Actions:
     def commit(self, table: str) -> Commit:
         """Return it without its files; `table` is the table in messages."""
         title = f"{table}, version {self.version}" + (f" ({self.operation})" if self.operation else "")
-        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE, self.digest)
+        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE)
 
     @property
     def kind(self) -> CommitKind:
@@ -96,13 +98,13 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
     path = log_path(root, version)
     try:
         with filesystem.open_input_stream(path) as stream:
-            content = bytes(stream.read())
+            lines = bytes(stream.read()).splitlines()
     except FileNotFoundError:
         return None
     adds, removes, micro_batches = [], [], []
     latest: dict[str, Any] = {}
     try:
-        for line in content.splitlines():
+        for line in lines:
             if not line.strip():
                 continue
             action = json.loads(line)
@@ -124,13 +126,21 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             protocol=latest.get("protocol"),
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
-            digest=blake2b(content, digest_size=6).hexdigest(),
             micro_batches=tuple(micro_batches),
         )
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
         ) from None
+
+
+def commit_digest(filesystem: fs.FileSystem, root: str, version: int) -> str | None:
+    """Return a digest of how the file of a version begins, with ids and times; None if the log has none. O(1)."""
+    try:
+        with filesystem.open_input_stream(log_path(root, version)) as stream:
+            return blake2b(bytes(stream.read(_BEGINNING)), digest_size=6).hexdigest()
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,13 @@ from alignment import arrow_compute as pc
 from alignment.arrow_times import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
-from streaming_source.connectors.delta.commits import Actions, path_in_table, reached_version, read_commit
+from streaming_source.connectors.delta.commits import (
+    Actions,
+    commit_digest,
+    path_in_table,
+    reached_version,
+    read_commit,
+)
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
@@ -181,6 +187,9 @@ class DeltaLister:
 
     def commit(self, version: int) -> Chain[Commit]:
         return self.commits(version - 1, version)
+
+    def digest(self, version: int) -> str | None:
+        return commit_digest(self._filesystem, self._root, version)
 
     def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
         self._opened = None

@@ -191,6 +191,9 @@ class IcebergLister:
             return Chain((), Broken(f"{self._title} has no snapshot {version} any more: it has expired", _FIX))
         return Chain((self._commit(found),))
 
+    def digest(self, version: int) -> str | None:
+        """No two snapshots have one id."""
+
     def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
         known = self._table
         # The ancestors of a snapshot that is known stay as they are.

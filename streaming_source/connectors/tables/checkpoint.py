@@ -20,7 +20,7 @@ __all__ = ["TableCheckpoint", "TableCheckpointSerializer"]
 class TableCheckpoint:
     """What is remembered in addition to the open files; all of it is None before the table was looked at.
 
-    `digest` is that of the last commit whose files are known, empty where that is not known or needed (see `Commit`).
+    `digest` is that of the last commit whose files are known, None where `TableLister` has none.
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
     `bounded` source ends with what was listed at its start. `first` is where the stream started, in the state of its
     first micro-batch alone: any other starts where the state before ends. With `watermarkFrom` it has the last `claims`
@@ -30,7 +30,7 @@ class TableCheckpoint:
 
     table_id: str | None = None
     progress: Progress | None = None
-    digest: str = ""
+    digest: str | None = None
     indexing: str = "auto"
     bounded: bool = False
     first: Progress | None = None
@@ -77,7 +77,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
             return TableCheckpoint(
                 table_id=state["table"],
                 progress=progress,
-                digest=str(state.get("digest", "")),
+                digest=state.get("digest"),
                 indexing=state.get("indexing", "auto"),
                 bounded=bool(state.get("bounded", False)),
                 first=first,

@@ -90,9 +90,6 @@ class Commit:
         A micro-batch without rows may be committed too.
     restores
         Whether it makes the table what it was in an older version: no claim outlasts that.
-    digest
-        Tells it from another commit of the same version, as a table has that was put back to an older state and written
-        on; empty where no two commits have the same version.
     files
         Lists the files that it added as data, as `LISTED`, in the order in which Spark's own source reads them; none
         of a rewrite. May do I/O, and raises a `DataLossError` where the list is gone. O(its files).
@@ -105,7 +102,6 @@ class Commit:
     kind: CommitKind
     micro_batches: tuple[MicroBatch, ...] = ()
     restores: bool = False
-    digest: str = ""
     files: Callable[[], pa.Table] = field(default=LISTED.empty_table, compare=False, repr=False)
     expiring_ms: Callable[[], Mapping[str, int]] = field(default=dict, compare=False, repr=False)
 
@@ -218,8 +214,8 @@ class Commits:
 
     Attributes
     ----------
-    last, digest
-        The last version of them, and the digest of its commit.
+    last
+        The last version of them.
     files
         Those that they added as data, as `LISTED`.
     count
@@ -230,7 +226,6 @@ class Commits:
     """
 
     last: int
-    digest: str
     files: pa.Table
     count: int = 1
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
@@ -246,7 +241,4 @@ class Commits:
             if rules.has_data(commit):
                 files.append(commit.files())
             expiring_ms |= commit.expiring_ms()
-        newest = commits[-1]
-        return Commits(
-            newest.version, newest.digest, pa.concat_tables(files).combine_chunks(), len(commits), expiring_ms
-        )
+        return Commits(commits[-1].version, pa.concat_tables(files).combine_chunks(), len(commits), expiring_ms)

@@ -75,12 +75,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Added:
-    """The files of `count` versions, to `last`, of which those up to the key `opened` were opened."""
+    """The files of `count` versions, to `last`, of which those up to the key `opened` were opened.
+
+    `digest` is that of the commit of `last`; None of versions whose files were known before a restart.
+    """
 
     files: pa.Table
     last: int
     opened: Key | None = None
     count: int = 1
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class _Listed:
     starts: Progress | None = None
     reopened: Sequence[tuple[TableFile, FileBlocks]] = ()
     added: Sequence[_Added] = ()
-    digest: str = ""
+    digest: str | None = None
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
     claimed: Claimed | None = None
     writers: Mapping[int, str] = field(default_factory=dict)
@@ -124,7 +128,8 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         self._waiting: WaitingTableFiles | None = None
         self._expiring = ExpiringFiles(table.title, lambda: time.time_ns() // 1_000_000)
         # The last version whose files are known, and the digest of its commit; of the thread that lists.
-        self._last: tuple[int, str] | None = None
+        self._last: int | None = None
+        self._last_digest = checkpoint.digest
         # That digest, once its files wait.
         self._digest = checkpoint.digest
         # Where the stream started, until the first state has it; None after a restart.
@@ -159,16 +164,16 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
         if self._last is not None:
-            found = self._new(self._last[0])
+            found = self._new(self._last)
             if found is None:
-                return _Listed(digest=self._last[1])
-            self._check_digest(*self._last)
+                return _Listed(digest=self._last_digest)
             added, commits = found
-            self._last = commits.last, commits.digest
-            return _Listed(added=[added], digest=commits.digest, expiring_ms=commits.expiring_ms, **self._claimed())
+            self._last, self._last_digest = added.last, added.digest
+            return _Listed(added=[added], digest=added.digest, expiring_ms=commits.expiring_ms, **self._claimed())
         listed = self._list_first()
         assert listed.starts is not None, "the first look has where the stream starts"
-        self._last = listed.added[-1].last if listed.added else listed.starts.after, listed.digest
+        self._last = listed.added[-1].last if listed.added else listed.starts.after
+        self._last_digest = listed.digest
         return listed
 
     def _list_first(self) -> _Listed:
@@ -193,27 +198,29 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 added.append(found[0])
                 expiring |= found[1].expiring_ms
             after = step.last
-        digest = self._check_digest(after, self._checkpoint.digest)
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._is_bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
         if not is_complete and (found := self._new(after)) is not None:
             added.append(found[0])
             expiring |= found[1].expiring_ms
-            digest = found[1].digest
+            digest = found[0].digest
+        else:
+            digest = self._check_digest(after)
         starts = Progress(progress.after, progress.in_snapshot)
         return _Listed(starts, reopened, added, digest, expiring, **self._claimed())
 
-    def _check_digest(self, version: int, digest: str) -> str:
-        """Return the digest of a version's commit; an error if it was read with another one. One small read."""
-        commits, _ = self._lister.commit(version).known()
-        if not commits:
-            return digest
-        if digest and commits[0].digest != digest:
+    def _check_digest(self, version: int) -> str | None:
+        """Return the digest of the last version whose files are known; an error if it was another one then."""
+        known, found = self._last_digest, self._lister.digest(version)
+        if found is None or known is None:
+            return found or known
+        if found != known:
             raise DataLossError(
-                f"{commits[0].title} is not the commit that was read as version {version}: an older state of the table "
-                "was restored, and written on. Start with a new checkpointLocation, which reads the table as it is now"
+                f"{self._table.title}: what is there is not the commit that was read as version {version}: an older "
+                "state of its log was restored, and written on. Start with a new checkpointLocation, which reads the "
+                "table as it is now"
             )
-        return commits[0].digest
+        return found
 
     def _commits(self, after: int, last: int) -> Commits | None:
         return Commits.of(self._lister.commits(after, last), self._table.rules)
@@ -224,7 +231,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         commits = Commits.of(known, self._table.rules)
         if commits is None:
             return None
-        added = _Added(self._wanted(commits.files), commits.last, opened, commits.count)
+        digest = None
+        if last is None:
+            self._check_digest(after)
+            digest = self._lister.digest(commits.last)
+        added = _Added(self._wanted(commits.files), commits.last, opened, commits.count, digest)
+        # Behind all that a store may fail at, which is then done again.
         if self._claims_of_commits is not None:
             self._claims_of_commits.take(known.whole(), added.files, again=last is not None)
         return added, commits

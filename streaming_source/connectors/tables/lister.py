@@ -71,6 +71,13 @@ class TableLister(Protocol):
     def commit(self, version: int) -> Chain[Commit]:
         """Return the commit of one version; the chain is broken where that is not known any more."""
 
+    def digest(self, version: int) -> str | None:
+        """Return what tells a version's commit from another one of that version: one small read.
+
+        A table has another one where it was put back to an older state and written on. None where no two commits have
+        the same version, or where that commit is not known any more.
+        """
+
     def commits(self, after: int, last: int | None = None) -> Chain[Commit]:
         """Return the commits after a version, to the newest one or to the version `last`.
 
