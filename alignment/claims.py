@@ -17,7 +17,8 @@ rows that are late for it, which its operators show:
   checkpoint, so the user names the delay.
 - Of anything else (sessions, state of the user's own) the code alone knows when a row is emitted.
 
-A claim stays true, so an older one may be used where a newer one is not there. `Lane` combines the writers of a table.
+A claim stays true, so an older one may be used where a newer one is not there. A table that has several writers is
+complete until the smallest of their claims: each is a `Lane`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ __all__ = [
     "WriterProgress",
     "WriterShape",
     "claim_rule",
-    "claimed_until",
 ]
 
 _VOUCH: Final = "if rows come behind the watermark by a time that you know, name the column and that time (claimDelay)"
@@ -87,7 +87,6 @@ class WriterProgress:
     `watermark_us` is 0 before there is one; a source that is not of this library, or has no watermark yet, has None.
     """
 
-    batch: int
     watermark_us: int
     source_us: tuple[int | None, ...]
 
@@ -241,8 +240,3 @@ class Lane:
 
     def _rank(self, writer: str) -> int:
         return self.writers.index(writer) if writer in self.writers else -1
-
-
-def claimed_until(lanes: Sequence[Lane]) -> int:
-    """Return up to when a table is complete by all its writers: the smallest of their claims."""
-    return min((lane.until_us for lane in lanes), default=MIN_WATERMARK)

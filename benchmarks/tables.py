@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import deltalake
@@ -20,7 +21,7 @@ from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report
-from streaming_source.completeness import complete_until
+from streaming_source.completeness import Completeness, WatchedTable, complete_until
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator
@@ -37,6 +38,9 @@ PLANS = 25
 WRITTEN = 4_000
 """So many files there are, the first ones by event time: the others are in the log alone."""
 
+MICRO_BATCHES = 1_500
+"""So many the query has committed that is asked for: more than are looked at."""
+
 _SCHEMA = pa.schema([("ts", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 
 
@@ -47,11 +51,18 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
     code = f"from benchmarks.tables import measure; measure({str(table)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     report_plans(report, "tables", f"A Delta table of {files:,} files, read through a checkpoint of its log", done)
-    asked_ms = ask_complete(table, folder / "writer")
-    median, slowest = statistics.median(asked_ms), max(asked_ms)
-    title = f"Up to when that table is complete, asked after each of {len(asked_ms)} commits of its writer"
-    report.table(title, ["median", "slowest"], [[f"{median:.0f} ms", f"{slowest:.0f} ms"]])
-    report.at_most("tables: complete", slowest, 200, " ms")
+    one_ms, further_ms = ask_complete(table, folder / "writer")
+    report.table(
+        f"Up to when that table is complete, asked after each of {len(one_ms)} commits of a writer that has "
+        f"{MICRO_BATCHES:,}",
+        ["", "median", "slowest"],
+        [
+            [name, f"{statistics.median(ms):.0f} ms", f"{max(ms):.0f} ms"]
+            for name, ms in (("one look", one_ms), ("a further look", further_ms))
+        ],
+    )
+    report.at_most("tables: complete", max(one_ms), 200, " ms")
+    report.at_most("tables: complete, a further look", max(further_ms), 50, " ms")
 
 
 def report_plans(report: Report, name: str, title: str, measured: str) -> None:
@@ -156,22 +167,37 @@ def measure_plans(source: TableSource) -> None:
     print(json.dumps({**found, "rss_mib": peak_mib() - before_mib}))
 
 
-def ask_complete(table: Path, checkpoint: Path) -> list[float]:
-    """Return how long `complete_until` takes after each of some commits of a query, in milliseconds."""
-    written, taken = WrittenCheckpoint(checkpoint), list[float]()
-    version = deltalake.DeltaTable(str(table)).version()
-    for batch in range(20):
+def ask_complete(table: Path, checkpoint: Path) -> tuple[list[float], list[float]]:
+    """Return how long `complete_until` takes after each of some commits of a query, and a further look, in ms."""
+    written, one_ms, further_ms = WrittenCheckpoint(checkpoint), list[float](), list[float]()
+    first = deltalake.DeltaTable(str(table)).version() + 1
+    watched = WatchedTable(str(table), str(checkpoint))
+
+    def commit(batch: int) -> None:
         written.plan(batch, 0, ours(START_US + batch * SECOND))
         txn = {"txn": {"appId": written.id, "version": batch, "lastUpdated": 1}}
         entry = f"{json.dumps(txn)}\n{_add(table, WRITTEN + FILES + batch)}\n"
-        (table / "_delta_log" / f"{version + 1 + batch:020}.json").write_text(entry)
+        (table / "_delta_log" / f"{first + batch:020}.json").write_text(entry)
         written.commit(batch)
+
+    def ask(look: Callable[[], Completeness], batch: int) -> float:
         began = time.perf_counter()
-        found = complete_until(str(table), str(checkpoint))
-        taken.append((time.perf_counter() - began) * 1e3)
+        found = look()
+        taken_ms = (time.perf_counter() - began) * 1e3
         assert found.until_us == START_US + batch * SECOND
-    # The first one imports what the others use.
-    return taken[1:]
+        return taken_ms
+
+    for batch in range(MICRO_BATCHES):
+        commit(batch)
+    # As Spark's writers do, every ten commits.
+    (table / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": first + MICRO_BATCHES - 5}))
+    # The first look imports what the others use, and reads what a further one does not.
+    watched.look()
+    for batch in range(MICRO_BATCHES, MICRO_BATCHES + 20):
+        commit(batch)
+        one_ms.append(ask(lambda: complete_until(str(table), str(checkpoint)), batch))
+        further_ms.append(ask(watched.look, batch))
+    return one_ms, further_ms
 
 
 def peak_mib() -> float:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from pyarrow import fs
@@ -17,18 +18,18 @@ from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
 from streaming_source.checkpoint.writer import Writer
+from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 from streaming_source.monitoring.explained import explain_checkpoint
-from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["Completeness", "WriterCompleteness", "complete_until"]
+if TYPE_CHECKING:
+    from streaming_source.connectors.tables.source import TableSource
+
+__all__ = ["Completeness", "WatchedTable", "WriterCompleteness", "complete_until"]
 
 _END: Final = "9999-12-31T23:59:59.999999Z"
 """What stands for the end of time in JSON: all rows have come."""
-
-Commits = Mapping[str, tuple[int, int]]
-"""The newest commit of each writer: its micro-batch, and the version of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,103 +154,112 @@ def complete_until(
     >>> print(found)  # doctest: +SKIP
     silver is complete until 2026-01-01 12:40:00 UTC by window.end, since 2026-01-01 12:41:07 UTC, by version 17.
     """
-    given = dict(options or {})
-    storage = StorageOptions.pop_from(others := dict(given))
-    delay_us = None if delay is None else parse_duration_us(delay, name="delay")
-    claims = TableClaims(declared_writers(checkpoints, column, delay_us, storage.opened))
-    newest = _newest_commits(table, given, storage, others, claims.ids)
-    claims.take((writer, *commit) for writer, commit in reversed([*newest.items()]))
-    writers = tuple(_writer(claims, lane, newest) for lane in claims.lanes)
-    until_us = None if claims.until_us == MIN_WATERMARK else claims.until_us
-    version = next((version for _, version in newest.values()), None)
-    return Completeness(table, claims.column, version, until_us, writers)
+    return WatchedTable(table, checkpoints, column, delay, options or {}).look()
 
 
-def _newest_commits(
-    table: str,
-    options: Mapping[str, str],
-    storage: StorageOptions,
-    others: Collection[str],
-    writers: Collection[str],
-) -> Commits:
-    """Return the newest commits of some writers, the last one first; `others` are the options but those of a store."""
-    # Imported here: each kind of table needs a package of its own.
-    if any(name.lower().startswith("catalog.") for name in options):
-        from streaming_source.connectors import IcebergSource
+@dataclass
+class WatchedTable:
+    """A table that is looked at from time to time: what one look has read of its commits the next one does not.
 
-        values = IcebergSource.options().parse({"path": table, **options})
-        return IcebergSource.from_options(values).newest_micro_batches(writers)
-    filesystem, root = storage.at(table).open()
-    if filesystem.get_file_info(f"{root}/_delta_log").type is fs.FileType.Directory:
-        from streaming_source.connectors import DeltaSource
+    The attributes are the parameters of `complete_until`.
+    """
 
-        values = DeltaSource.options().parse({"path": table, **options})
-        return DeltaSource.from_options(values).newest_micro_batches(writers)
-    if others:
-        raise OptionError(f"options {', '.join(others)}: of a directory only storage.* is known; leave them out")
-    from streaming_source.connectors.files.sink_log import last_micro_batch
+    table: str
+    checkpoints: str | Sequence[str]
+    column: str | None = None
+    delay: timedelta | str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    _known: NewestMicroBatches | None = field(default=None, init=False, repr=False)
 
-    batch = last_micro_batch(filesystem, root)
-    if batch is None:
-        raise OptionError(
-            f"{table} is no Delta table, and has no log of Spark's file sink (_spark_metadata), which has what was "
-            "committed; give a directory that writeStream writes, or the name of an Iceberg table with its catalog"
-        )
-    if len(writers) > 1:
-        raise OptionError(
-            f"{table} is written by Spark's file sink, whose log is of one query, and {len(writers)} checkpoints are "
-            "given; give that of the query"
-        )
-    return dict.fromkeys(writers, (batch, batch))
+    def look(self) -> Completeness:
+        """Return up to which event time it is complete now; raises what `complete_until` does."""
+        delay_us = None if self.delay is None else parse_duration_us(self.delay, name="delay")
+        # Anew each time: in the checkpoint of a writer another query may have begun.
+        claims = TableClaims(declared_writers(self.checkpoints, self.column, delay_us, self._storage.opened))
+        self._known = self._newest(claims.ids)
+        commits = self._known.commits
+        claims.take((writer, *commit) for writer, commit in reversed([*commits.items()]))
+        writers = tuple(_described(claims, lane, commits) for lane in claims.lanes)
+        version = next((version for _, version in commits.values()), None)
+        return Completeness(self.table, claims.column, version, _known(claims.until_us), writers)
+
+    @cached_property
+    def _storage(self) -> StorageOptions:
+        return StorageOptions.pop_from(dict(self.options))
+
+    @cached_property
+    def _source(self) -> TableSource | None:
+        """The table; None for a directory."""
+        # Imported here: each kind of table needs a package of its own.
+        given = {"path": self.table, **self.options}
+        if any(name.lower().startswith("catalog.") for name in self.options):
+            from streaming_source.connectors import IcebergSource
+
+            return IcebergSource.from_options(IcebergSource.options().parse(given))
+        filesystem, root = self._storage.at(self.table).open()
+        if filesystem.get_file_info(f"{root}/_delta_log").type is fs.FileType.Directory:
+            from streaming_source.connectors import DeltaSource
+
+            return DeltaSource.from_options(DeltaSource.options().parse(given))
+        return None
+
+    def _newest(self, queries: Collection[str]) -> NewestMicroBatches:
+        if self._source is not None:
+            return self._source.newest_micro_batches(queries, known=self._known)
+        StorageOptions.pop_from(others := dict(self.options))
+        if others:
+            raise OptionError(f"options {', '.join(others)}: of a directory only storage.* is known; leave them out")
+        from streaming_source.connectors.files.sink_log import last_micro_batch
+
+        batch = last_micro_batch(*self._storage.at(self.table).open())
+        if batch is None:
+            raise OptionError(
+                f"{self.table} is no Delta table, and has no log of Spark's file sink (_spark_metadata), which has "
+                "what was committed; give a directory that writeStream writes, or the name of an Iceberg table with "
+                "its catalog"
+            )
+        if len(queries) > 1:
+            raise OptionError(
+                f"{self.table} is written by Spark's file sink, whose log is of one query, and {len(queries)} "
+                "checkpoints are given; give that of the query"
+            )
+        return NewestMicroBatches(batch, frozenset(queries), dict.fromkeys(queries, (batch, batch)))
 
 
-def _writer(claims: TableClaims, lane: Lane, newest: Commits) -> WriterCompleteness:
+def _described(claims: TableClaims, lane: Lane, commits: Mapping[str, tuple[int, int]]) -> WriterCompleteness:
     writer, claim = claims.writer(lane), lane.claim
-    commit = newest.get(writer.id)
-    if commit is None or claim is None:
-        why = "it has committed nothing to this table" if commit is None else "its last claim is not known any more"
-        batch, version = commit or (None, None)
+    batch, version = commits.get(writer.id, (None, None))
+    if batch is None or claim is None:
+        why = "it has committed nothing to this table" if batch is None else "its last claim is not known any more"
         return WriterCompleteness(writer.id, writer.checkpoint, batch, version, why=why)
-    until_us = None if claim.until_us == MIN_WATERMARK else claim.until_us
-    why, held_by = _why(writer, claim.batch)
-    since_us = writer.since_us(claim.batch)
+    times = _known(claim.until_us), writer.since_us(claim.batch)
     return WriterCompleteness(
-        id=writer.id,
-        checkpoint=writer.checkpoint,
-        batch=claim.batch,
-        version=claim.version,
-        until_us=until_us,
-        since_us=since_us,
-        why=why,
-        held_by=held_by,
+        writer.id, writer.checkpoint, claim.batch, claim.version, *times, *_why(writer, claim.batch)
     )
 
 
 def _why(writer: Writer, batch: int) -> tuple[str, tuple[str, ...]]:
     """Return why a claim is not further, and the splits that hold it."""
-    next_us = writer.next_us(batch)
-    if next_us is not None:
+    if (next_us := writer.next_us(batch)) is not None:
         return (
             f"its next micro-batch claims {moment(next_us)}. If it has no data, it comes with the next trigger, unless "
-            "spark.sql.streaming.noDataMicroBatches.enabled is false: then it waits for data",
-            (),
-        )
+            "spark.sql.streaming.noDataMicroBatches.enabled is false: then it waits for data"
+        ), ()
     if not writer.is_ours:
         return (
             "it reads Spark's own sources, and its watermark is the latest event time that it has read, less its delay",
             (),
         )
-    report = _slowest(writer.checkpoint)
-    return ("its sources are not known yet", ()) if report is None else (report.sentence, report.explanation.held_by)
-
-
-def _slowest(checkpoint: str) -> WatermarkReport | None:
-    """Return the report of the source that holds a query's watermark; None if it cannot be read."""
     try:
-        reports = [source.report for source in explain_checkpoint(checkpoint).sources]
+        reports = [source.report for source in explain_checkpoint(writer.checkpoint).sources]
     except (AlignmentError, OSError):
-        return None
-    return min(reports, key=lambda report: report.explanation.watermark, default=None)
+        reports = []
+    slowest = min(reports, key=lambda report: report.explanation.watermark, default=None)
+    return ("its sources are not known yet", ()) if slowest is None else (slowest.sentence, slowest.explanation.held_by)
+
+
+def _known(us: int) -> int | None:
+    return None if us == MIN_WATERMARK else us
 
 
 def _text(us: int | None) -> str | None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from pyarrow import fs
 
-from alignment.claims import Lane, claimed_until
+from alignment.claims import Lane
 from alignment.watermarks import Claim
 from streaming_source.checkpoint.writer import Writer
 from streaming_source.exceptions import ClaimError, OptionError
@@ -97,7 +97,7 @@ class TableClaims:
     @property
     def until_us(self) -> int:
         """Up to when the table is complete, in microseconds: the smallest claim of its writers."""
-        return claimed_until(self.lanes)
+        return self._slowest.until_us
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -120,8 +120,11 @@ class TableClaims:
     @property
     def now(self) -> Claimed:
         """What is claimed by the commits that were taken."""
-        slowest = min(self.lanes, key=lambda lane: lane.until_us)
-        return Claimed(slowest.until_us, self.writer(slowest).checkpoint, self.claims)
+        return Claimed(self.until_us, self.writer(self._slowest).checkpoint, self.claims)
+
+    @property
+    def _slowest(self) -> Lane:
+        return min(self.lanes, key=lambda lane: lane.until_us)
 
     def writer(self, lane: Lane) -> Writer:
         """Return the writer of a lane that commits now."""

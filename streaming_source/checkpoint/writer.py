@@ -117,7 +117,7 @@ class Writer:
                 f"Run it without these; or, if it is gone, {_GONE}"
             ) from None
         ours = [offset if is_ours(offset) else {} for offset in logged.parsed()]
-        return WriterProgress(batch, logged.watermark_us, tuple(offset.get("watermark") for offset in ours))
+        return WriterProgress(logged.watermark_us, tuple(offset.get("watermark") for offset in ours))
 
     def since_us(self, batch: int) -> int | None:
         """Return when the claim of a micro-batch was first committed, by the time of its file; None if that is gone."""

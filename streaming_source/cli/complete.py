@@ -63,12 +63,13 @@ def complete_table(
     told.
     """
     # Imported here: the other commands do not need it.
-    from streaming_source.completeness import complete_until
+    from streaming_source.completeness import WatchedTable
 
     until_us = None if until is None else _time(until)
     deadline = time.monotonic() + parse_duration_us(wait, name="--wait") / 1e6
+    watched = WatchedTable(table, checkpoint, column, delay, key_values(option))
     while True:
-        found = complete_until(table, checkpoint, column=column, delay=delay, options=key_values(option))
+        found = watched.look()
         is_complete = found.until_us is not None if until_us is None else found.covers(until_us)
         left_s = deadline - time.monotonic()
         if is_complete or left_s <= 0:

@@ -15,7 +15,6 @@ from alignment.claims import (
     WriterProgress,
     WriterShape,
     claim_rule,
-    claimed_until,
 )
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim
 from tests.examples import examples
@@ -90,7 +89,7 @@ def test_what_does_not_follow_is_not_claimed_and_the_fix_is_named(case: str) -> 
 def test_a_delay_that_the_user_vouches_for_is_taken_off(operators: tuple[WriterOperator, ...], sources: tuple) -> None:
     rule = claim_rule(WriterShape(operators, sources), "ts", 5 * SECOND)
     assert isinstance(rule, ClaimRule)
-    assert rule.until_us(WriterProgress(3, 100 * SECOND, (100 * SECOND, 200 * SECOND))) == 95 * SECOND
+    assert rule.until_us(WriterProgress(100 * SECOND, (100 * SECOND, 200 * SECOND))) == 95 * SECOND
 
 
 def test_no_delay_makes_a_claim_of_a_source_of_sparks_own_that_nothing_filters() -> None:
@@ -100,23 +99,19 @@ def test_no_delay_makes_a_claim_of_a_source_of_sparks_own_that_nothing_filters()
 
 def test_a_micro_batch_claims_nothing_before_a_watermark_and_all_behind_the_last_one() -> None:
     by_sources, by_query = ClaimRule("ts", True), ClaimRule("window.start", False, 60 * SECOND)
-    assert by_sources.until_us(WriterProgress(0, 0, (5, None))) == MIN_WATERMARK
-    assert by_sources.until_us(WriterProgress(1, 0, (5, 7))) == 5
-    assert by_sources.until_us(WriterProgress(2, 0, (MAX_WATERMARK, 7))) == 7
-    assert by_sources.until_us(WriterProgress(3, 0, (MAX_WATERMARK, MAX_WATERMARK))) == MAX_WATERMARK
-    assert by_query.until_us(WriterProgress(0, 0, (None,))) == MIN_WATERMARK
-    assert by_query.until_us(WriterProgress(1, 90 * SECOND, (None,))) == 30 * SECOND
-    assert by_query.until_us(WriterProgress(2, FAR_US + 1, (None,))) == MAX_WATERMARK
+    assert by_sources.until_us(WriterProgress(0, (5, None))) == MIN_WATERMARK
+    assert by_sources.until_us(WriterProgress(0, (5, 7))) == 5
+    assert by_sources.until_us(WriterProgress(0, (MAX_WATERMARK, 7))) == 7
+    assert by_sources.until_us(WriterProgress(0, (MAX_WATERMARK, MAX_WATERMARK))) == MAX_WATERMARK
+    assert by_query.until_us(WriterProgress(0, (None,))) == MIN_WATERMARK
+    assert by_query.until_us(WriterProgress(90 * SECOND, (None,))) == 30 * SECOND
+    assert by_query.until_us(WriterProgress(FAR_US + 1, (None,))) == MAX_WATERMARK
 
 
-def test_two_writers_side_by_side_claim_the_smaller_of_their_claims() -> None:
-    lanes = [Lane(("a",)), Lane(("b",))]
-    assert claimed_until(lanes) == MIN_WATERMARK
-    lanes[0] = lanes[0].take(Claim("a", 0, 50, 1))
-    assert claimed_until(lanes) == MIN_WATERMARK
-    lanes[1] = lanes[1].take(Claim("b", 4, 20, 2))
-    assert claimed_until(lanes) == 20
-    assert claimed_until([lanes[0].take(Claim("b", 5, 90, 3)), lanes[1]]) == 20, "b is no writer of the other lane"
+def test_a_lane_takes_no_claim_of_a_writer_of_another_one() -> None:
+    lane = Lane(("a",))
+    assert lane.until_us == MIN_WATERMARK
+    assert lane.take(Claim("a", 0, 50, 1)).take(Claim("b", 5, 90, 3)).until_us == 50
 
 
 def test_a_writer_that_was_replaced_is_a_stranger_when_it_commits_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 
 from streaming_source import complete_until
 from streaming_source.cli.main import app
+from streaming_source.completeness import Completeness, WatchedTable
 from streaming_source.exceptions import ClaimError, OptionError
 from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 from tests.monitoring.situations import silent_split
+from tests.tables.claimed_table import DeltaWriter
 
 T0 = 1_767_225_600 * SECOND
 """2026-01-01T00:00:00Z."""
@@ -60,6 +63,37 @@ def test_a_micro_batch_without_data_that_does_not_come_is_named(table: tuple[Pat
     assert "is complete until 2026-01-01 02:00:00 UTC by window.end, since" in said
     assert "its next micro-batch claims 2026-01-01 03:00:00 UTC" in said
     assert "noDataMicroBatches" in said
+
+
+def test_it_waits_while_the_writer_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming_source.cli.complete._LOOKS_S", 0.01)
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.commit(T0, [T0 + SECOND])
+    looked, looks = threading.Event(), list[int | None]()
+
+    def look(self: WatchedTable) -> Completeness:
+        found = whole(self)
+        looks.append(found.until_us)
+        looked.set()
+        return found
+
+    def write() -> None:
+        for hour in (1, 2, 3):
+            looked.clear()
+            assert looked.wait(20)
+            writer.commit(T0 + hour * 3600 * SECOND, [T0 + hour * 3600 * SECOND + 1])
+
+    whole = WatchedTable.look
+    monkeypatch.setattr(WatchedTable, "look", look)
+    writing = threading.Thread(target=write)
+    writing.start()
+    result = complete(writer.table, "--from", writer.checkpoint, "--until", "2026-01-01T03:00", "--wait", "1 minute")
+    writing.join()
+    assert (result.exit_code, looks[0], looks[-1]) == (0, T0, T0 + 3 * 3600 * SECOND)
+    assert "is complete until 2026-01-01 03:00:00 UTC by ts" in result.stdout
+    result = complete(writer.table, "--from", writer.checkpoint, "--until", "2026-01-01T04:00", "--wait", "100 ms")
+    assert result.exit_code == 1
+    assert "is complete until 2026-01-01 03:00:00 UTC" in result.stdout
 
 
 def test_a_table_without_a_claim_yet_is_not_complete(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, chain, count, takewhile
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -38,7 +38,7 @@ _RESTORE: Final = "RESTORE"
 _BEGINNING: Final = 4_096
 """Bytes in which two commits of one version differ: the time of the commit, or the name of a file, is in them."""
 _READERS: Final = 16
-"""How many commits are read at once where their times are looked for."""
+"""How many commits are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,12 @@ def path_in_table(written: str) -> str:
 def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions | None:
     """Read one version; None if the log has no file of it. O(its actions)."""
     path = log_path(root, version)
-    try:
-        with filesystem.open_input_stream(path) as stream:
-            lines = bytes(stream.read()).splitlines()
-    except FileNotFoundError:
+    if (written := _read(filesystem, path)) is None:
         return None
     adds, removes, micro_batches = [], [], []
     latest: dict[str, Any] = {}
     try:
-        for line in lines:
+        for line in written.splitlines():
             if not line.strip():
                 continue
             action = json.loads(line)
@@ -134,13 +131,18 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
         ) from None
 
 
-def commit_digest(filesystem: fs.FileSystem, root: str, version: int) -> str | None:
-    """Return a digest of how the file of a version begins, with ids and times; None if the log has none. O(1)."""
+def _read(filesystem: fs.FileSystem, path: str, size: int | None = None) -> bytes | None:
     try:
-        with filesystem.open_input_stream(log_path(root, version)) as stream:
-            return blake2b(bytes(stream.read(_BEGINNING)), digest_size=6).hexdigest()
+        with filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read(size))
     except FileNotFoundError:
         return None
+
+
+def commit_digest(filesystem: fs.FileSystem, root: str, version: int) -> str | None:
+    """Return a digest of how the file of a version begins, with ids and times; None if the log has none. O(1)."""
+    written = _read(filesystem, log_path(root, version), _BEGINNING)
+    return None if written is None else blake2b(written, digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -227,23 +229,38 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
         return LogFiles.listed(filesystem, root).newest
 
 
-def newest_commits(title: str, filesystem: fs.FileSystem, root: str, last: int | None) -> list[Commit]:
-    """Return the newest commits up to a version, None for the newest, the last one first; without their files.
+def newest_commits(
+    title: str, filesystem: fs.FileSystem, root: str, queries: Collection[str], last: int | None, after: int | None
+) -> tuple[int, list[Commit]]:
+    """Return the newest version, and the commits that tell what these queries claim, newest first; without their files.
 
-    Those since the last checkpoint of the log, and at most a thousand before. O(these), each of which is read.
+    These are the last commit of each query, those that restore, and the last of each query before one that restores.
+    They are looked for up to the version `last`, None for the newest, and behind `after`; without that in those since
+    the last checkpoint of the log, and in a thousand before. O(these), each of which is read; few are parsed.
     """
+    ids = {query: query.encode() for query in queries}
+    words = [_RESTORE.encode(), *ids.values()]
 
-    def commit_of(version: int) -> Commit | None:
-        actions = read_commit(filesystem, root, version)
-        return None if actions is None else actions.commit(title)
+    def words_of(version: int) -> set[bytes] | None:
+        """Return which of the words a version has; None if the log has none."""
+        written = _read(filesystem, log_path(root, version))
+        return None if written is None else {word for word in words if word in written}
 
-    version = max(reached_version(filesystem, root), 0) if last is None else last
-    later: list[Commit] = []
-    while last is None and (commit := commit_of(version + 1 + len(later))) is not None:
-        later.append(commit)
+    if (start := last if after is None else after) is None:
+        start = max(reached_version(filesystem, root), 0)
+    later = [] if last is not None else [*takewhile(lambda found: found is not None, map(words_of, count(start + 1)))]
+    newest = start + len(later)
     with ThreadPoolExecutor(_READERS) as pool:
-        before = pool.map(commit_of, range(version, max(version - _LOOKED_BACK, -1), -1))
-        return later[::-1] + [commit for commit in before if commit is not None]
+        before = range(start, start if after is not None else max(start - _LOOKED_BACK, -1), -1)
+        looked = zip(range(newest, -1, -1), chain(reversed(later), pool.map(words_of, before)), strict=False)
+        found, missing = list[Commit](), {*ids}
+        for version, said in looked:
+            if not said or said.isdisjoint([words[0], *(ids[query] for query in missing)]):
+                continue
+            if (commit := read_commit(filesystem, root, version)) is not None:
+                found.append(commit.commit(title))
+                missing = {*ids} if found[-1].restores else missing - {one.query for one in commit.micro_batches}
+    return newest, found
 
 
 def latest_protocol(filesystem: fs.FileSystem, root: str) -> tuple[int, Mapping[str, Any]] | None:

@@ -22,7 +22,7 @@ from streaming_source.connectors.delta.commits import LogFiles, latest_protocol,
 from streaming_source.connectors.delta.lister import DeltaLister
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
-from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, newest_micro_batches
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, NewestMicroBatches
 from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import TableSource, table_options
 from streaming_source.data_files.faults import faults_of
@@ -190,15 +190,23 @@ class DeltaSource(TableSource):
         self._check_start(table)
         return DeltaColumns.of_table(table).schema
 
-    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
-        commits = newest_commits(self.title, *self.root.open(), last)
+    def newest_micro_batches(
+        self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
+    ) -> NewestMicroBatches:
+        if known is not None and not known.queries >= {*queries}:
+            known = None
+        after = None if known is None else known.last
+        reached, commits = newest_commits(self.title, *self.root.open(), queries, last, after)
+        if known is not None:
+            commits += known.as_commits(self.title)
+            return NewestMicroBatches.among(commits, queries, reached)
         for query in {*queries} - {batch.query for commit in commits for batch in commit.micro_batches}:
             # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
             table = self._open_table(last)
             if (number := table.transaction_version(query)) is not None:
                 newest = MicroBatch(query, int(number))
                 commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (newest,)))
-        return newest_micro_batches(commits, queries)
+        return NewestMicroBatches.among(commits, queries, reached)
 
     @property
     def _change_rules(self) -> ChangeRules:

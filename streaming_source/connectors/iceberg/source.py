@@ -23,7 +23,7 @@ from streaming_source.connectors.iceberg.catalog import (
 )
 from streaming_source.connectors.iceberg.chain import ancestry, is_first, rolled_back
 from streaming_source.connectors.iceberg.locations import located_files
-from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, gone_with, newest_micro_batches
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, NewestMicroBatches, gone_with
 from streaming_source.connectors.tables.lister import BEFORE_ALL, Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
@@ -204,11 +204,14 @@ class IcebergSource(TableSource):
             file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
         }
 
-    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
+    def newest_micro_batches(
+        self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
+    ) -> NewestMicroBatches:
         from streaming_source.connectors.iceberg.lister import kind_of, micro_batches_of
 
         metadata = self._load().metadata
-        there = ancestry(metadata, metadata.current_snapshot_id)
+        newest = metadata.current_snapshot_id
+        there = ancestry(metadata, newest)
         kept = {batch for snapshot in there for batch in micro_batches_of(snapshot)}
         for snapshot in rolled_back(metadata, there):
             for batch in micro_batches_of(snapshot):
@@ -219,7 +222,7 @@ class IcebergSource(TableSource):
             Commit(one.snapshot_id, f"{self.title}, snapshot {one.snapshot_id}", kind_of(one), micro_batches_of(one))
             for one in (there if last is None else ancestry(metadata, last))
         )
-        return newest_micro_batches(commits, queries)
+        return NewestMicroBatches.among(commits, queries, newest or BEFORE_ALL)
 
     @property
     def _change_rules(self) -> ChangeRules:

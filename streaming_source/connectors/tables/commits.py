@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -21,8 +21,8 @@ __all__ = [
     "CommitKind",
     "Commits",
     "MicroBatch",
+    "NewestMicroBatches",
     "gone_with",
-    "newest_micro_batches",
 ]
 
 _log = logging.getLogger(__name__)
@@ -116,22 +116,39 @@ class Commit:
             raise gone_with(self.title, "restores an older one", query)
 
 
-def newest_micro_batches(newest_first: Iterable[Commit], queries: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Return the newest micro-batch of each of these queries, and its version; a `ClaimError` if it claims nothing."""
-    found: dict[str, tuple[int, int]] = {}
-    restoring: list[Commit] = []
-    for commit in newest_first:
-        for batch in commit.micro_batches:
-            if batch.query not in queries:
-                continue
-            for later in restoring:
-                later.check_claims([batch.query])
-            if batch.query not in found:
-                batch.check_claim(commit.title, commit.kind)
-                found[batch.query] = batch.number, commit.version
-        if commit.restores:
-            restoring.append(commit)
-    return found
+@dataclass(frozen=True, slots=True)
+class NewestMicroBatches:
+    """The last commit of each of these `queries` up to the version `last`: its micro-batch, and its version.
+
+    In `commits` the query that committed last comes first, and one that has committed nothing is left out.
+    """
+
+    last: int
+    queries: frozenset[str]
+    commits: Mapping[str, tuple[int, int]]
+
+    @staticmethod
+    def among(newest_first: Iterable[Commit], queries: Collection[str], last: int) -> NewestMicroBatches:
+        """Find them; a `ClaimError` if one claims nothing, or if a later commit has ended the claims of its query."""
+        found: dict[str, tuple[int, int]] = {}
+        restoring: list[Commit] = []
+        for commit in newest_first:
+            for batch in commit.micro_batches:
+                if batch.query not in queries:
+                    continue
+                for later in restoring:
+                    later.check_claims([batch.query])
+                if batch.query not in found:
+                    batch.check_claim(commit.title, commit.kind)
+                    found[batch.query] = batch.number, commit.version
+            if commit.restores:
+                restoring.append(commit)
+        return NewestMicroBatches(last, frozenset(queries), found)
+
+    def as_commits(self, title: str) -> Iterator[Commit]:
+        """Return what is known of them as commits, of the table `title`, newest first."""
+        for query, (number, version) in self.commits.items():
+            yield Commit(version, title, CommitKind.APPEND, (MicroBatch(query, number),))
 
 
 # ---- continuity ------------------------------------------------------------------------------------------------------

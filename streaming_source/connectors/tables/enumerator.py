@@ -21,7 +21,7 @@ from alignment.watermarks import Claim
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
 from streaming_source.connectors.tables.claimed import LATE_OF, ClaimedCommits, LateByWriter
-from streaming_source.connectors.tables.commits import ChangeRules, Commits
+from streaming_source.connectors.tables.commits import ChangeRules, Commits, NewestMicroBatches
 from streaming_source.connectors.tables.expiring_files import ExpiringFiles
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.lister import TableLister
@@ -70,7 +70,7 @@ class Table:
     open_lister: Callable[[pa.Schema, TimestampAssigner], TableLister]
     rules: ChangeRules
     open_claims: Callable[[pa.Schema, TimestampAssigner, Iterable[Claim]], ClaimedCommits] | None
-    newest_micro_batches: Callable[[Collection[str], int], Mapping[str, tuple[int, int]]]
+    newest_micro_batches: Callable[[Collection[str], int], NewestMicroBatches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             schema, assigner = self._context.schema, self._context.timestamp_assigner
             claims = self._claims_of_commits = self._table.open_claims(schema, assigner, self._checkpoint.claims)
             if self._checkpoint.progress is None:
-                claims.take_snapshot(self._table.newest_micro_batches(claims.ids, progress.after))
+                claims.take_snapshot(self._table.newest_micro_batches(claims.ids, progress.after).commits)
         expiring: dict[str, int] = {}
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:

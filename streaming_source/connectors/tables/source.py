@@ -20,7 +20,7 @@ from streaming_source.api.options import boolean, choice, duration_field, durati
 from streaming_source.connectors.claims import open_claims
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
 from streaming_source.connectors.tables.claimed import ClaimedCommits
-from streaming_source.connectors.tables.commits import ChangeRules
+from streaming_source.connectors.tables.commits import ChangeRules, NewestMicroBatches
 from streaming_source.connectors.tables.enumerator import Table, TableEnumerator
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
@@ -96,11 +96,12 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
         """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
 
     @abstractmethod
-    def newest_micro_batches(self, queries: Collection[str], last: int | None = None) -> Mapping[str, tuple[int, int]]:
-        """Return the newest micro-batch of each of these queries up to a version, None for the newest, and its version.
+    def newest_micro_batches(
+        self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
+    ) -> NewestMicroBatches:
+        """Find the last commit of each of these queries up to a version, None for the newest. No data file is listed.
 
-        The query that committed last comes first; one that has committed nothing is left out. No file of data is
-        listed.
+        `known` is what an earlier look found, which need not be read again.
         """
 
     @property
