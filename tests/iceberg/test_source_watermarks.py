@@ -8,6 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
 from alignment import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
@@ -17,7 +19,7 @@ from streaming_source.exceptions import ClaimError
 from streaming_source.testing import SourceHarness
 from tests.checkpoint.written import WrittenCheckpoint, ours
 from tests.faults.killed_process import KilledQueryLog
-from tests.iceberg.by_spark import run_by_spark
+from tests.iceberg.by_spark import call_by_spark, run_by_spark
 from tests.iceberg.tables import SECOND, append, catalog_in, catalog_options, create, properties_in, rows, times
 
 MINUTE = 60 * SECOND
@@ -37,36 +39,44 @@ def _options(folder: Path) -> dict[str, str]:
     return {"catalog.name": "tests", **{f"catalog.{name}": value for name, value in catalog_options(folder).items()}}
 
 
+def commit(table: Table, written: WrittenCheckpoint, batch: int, watermark_us: int, *times_us: int) -> int:
+    """Commit a micro-batch as Spark's sink does, and return its snapshot."""
+    written.plan(batch, 0, ours(watermark_us))
+    by = {"spark.sql.streaming.queryId": written.id, "spark.sql.streaming.epochId": str(batch)}
+    table.refresh().append(rows(times_us), snapshot_properties=by)
+    written.commit(batch)
+    return table.refresh().metadata.current_snapshot_id or 0
+
+
+def reading(folder: Path, written: WrittenCheckpoint) -> SourceHarness:
+    source = IcebergSource("db.t", catalog=properties_in(folder), watermark_from=str(written))
+    return SourceHarness(source, WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts"))
+
+
+def look(done: SourceHarness) -> int:
+    done.clock.advance("2 seconds")
+    done.run()
+    return done.watermark
+
+
+def complete(folder: Path, written: WrittenCheckpoint) -> int | None:
+    return complete_until("db.t", str(written), options=_options(folder)).until_us
+
+
 def test_a_snapshot_of_a_micro_batch_claims_and_another_writer_is_late_behind_it(tmp_path: Path) -> None:
     table, written = create(tmp_path), WrittenCheckpoint(tmp_path / "cp")
-    options = _options(tmp_path)
-
-    def commit(batch: int, watermark_us: int, *times_us: int) -> None:
-        written.plan(batch, 0, ours(watermark_us))
-        by = {"spark.sql.streaming.queryId": written.id, "spark.sql.streaming.epochId": str(batch)}
-        table.append(rows(times_us), snapshot_properties=by)
-        written.commit(batch)
-
-    commit(0, 10 * SECOND, 30 * SECOND, 11 * SECOND)
-    source = IcebergSource("db.t", catalog=properties_in(tmp_path), watermark_from=str(written))
-    done = SourceHarness(source, WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts"))
-
-    def look() -> int:
-        done.clock.advance("2 seconds")
-        done.run()
-        assert complete_until("db.t", str(written), options=options).until_us == done.watermark
-        return done.watermark
-
-    assert look() == 10 * SECOND
-    commit(1, 40 * SECOND)
-    assert look() == 40 * SECOND, "a snapshot without rows moves the watermark"
+    commit(table, written, 0, 10 * SECOND, 30 * SECOND, 11 * SECOND)
+    done = reading(tmp_path, written)
+    assert look(done) == complete(tmp_path, written) == 10 * SECOND
+    commit(table, written, 1, 40 * SECOND)
+    assert look(done) == complete(tmp_path, written) == 40 * SECOND, "a snapshot without rows moves the watermark"
     append(table, [20 * SECOND, 70 * SECOND])
-    assert look() == 40 * SECOND
+    assert look(done) == complete(tmp_path, written) == 40 * SECOND
     metrics = done.coordinator.host.enumerator.metrics()
     assert metrics["lateRecordsOf another writer"] == 1
     done.restart()
-    commit(2, 50 * SECOND, 60 * SECOND)
-    assert look() == 50 * SECOND
+    commit(table, written, 2, 50 * SECOND, 60 * SECOND)
+    assert look(done) == complete(tmp_path, written) == 50 * SECOND
     assert times(done) == [second * SECOND for second in (11, 20, 30, 60, 70)]
     done.close()
 
@@ -74,24 +84,50 @@ def test_a_snapshot_of_a_micro_batch_claims_and_another_writer_is_late_behind_it
 def test_micro_batches_that_a_rollback_removed_are_an_error_unless_they_were_written_again(tmp_path: Path) -> None:
     table, written = create(tmp_path), WrittenCheckpoint(tmp_path / "cp")
 
-    def commit(batch: int) -> int:
-        written.plan(batch, 0, ours((batch + 1) * 10 * SECOND))
-        by = {"spark.sql.streaming.queryId": written.id, "spark.sql.streaming.epochId": str(batch)}
-        table.append(rows([(batch + 2) * 10 * SECOND]), snapshot_properties=by)
-        return table.refresh().metadata.current_snapshot_id or 0
+    def write(batch: int) -> int:
+        return commit(table, written, batch, (batch + 1) * 10 * SECOND, (batch + 2) * 10 * SECOND)
 
-    def complete() -> int | None:
-        return complete_until("db.t", str(written), options=_options(tmp_path)).until_us
-
-    first, second = commit(0), commit(1)
+    first, second = write(0), write(1)
     table.manage_snapshots().rollback_to_snapshot(first).commit()
-    commit(2)
+    write(2)
     with pytest.raises(ClaimError, match=rf"snapshot {second}, is no part of it any more: rows of the writer"):
-        complete()
+        complete(tmp_path, written)
     table.manage_snapshots().rollback_to_snapshot(first).commit()
-    commit(1)
-    commit(2)
-    assert complete() == 30 * SECOND
+    write(1)
+    write(2)
+    assert complete(tmp_path, written) == 30 * SECOND
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "call",
+    ["rewrite_manifests('db.t')", "rewrite_data_files(table => 'db.t', options => map('rewrite-all', 'true'))"],
+    ids=lambda call: call.partition("(")[0],
+)
+def test_what_spark_rewrites_claims_nothing_and_loses_no_claim(tmp_path: Path, call: str) -> None:
+    table, written = create(tmp_path), WrittenCheckpoint(tmp_path / "cp")
+    for batch in range(4):
+        commit(table, written, batch, batch * 10 * SECOND, (batch * 10 + 1) * SECOND, (batch * 10 + 12) * SECOND)
+    done, before = reading(tmp_path, written), table.refresh().metadata.current_snapshot_id
+    assert look(done) == 30 * SECOND
+    call_by_spark(tmp_path, call)
+    rewritten = table.refresh().metadata.snapshot_by_id(table.metadata.current_snapshot_id or 0)
+    assert rewritten is not None
+    assert (rewritten.parent_snapshot_id, rewritten.summary.operation) == (before, Operation.REPLACE)  # type: ignore[union-attr]
+    fresh = reading(tmp_path, written)
+    assert look(done) == look(fresh) == complete(tmp_path, written) == 30 * SECOND
+    commit(table, written, 4, 40 * SECOND, 41 * SECOND)
+    done.restart()
+    assert look(done) == look(fresh) == complete(tmp_path, written) == 40 * SECOND
+    assert (
+        times(done)
+        == times(fresh)
+        == sorted([s * SECOND for b in range(4) for s in (b * 10 + 1, b * 10 + 12)] + [41 * SECOND])
+    )
+    assert "lateRecordsOf another writer" not in done.coordinator.host.enumerator.metrics()
+    for one in (done, fresh):
+        one.close()
 
 
 @pytest.mark.soak
