@@ -158,9 +158,9 @@ def _check_not_late(claims: TableClaims, table: list[Committed], queries: list[Q
 @pytest.mark.parametrize("first", [0])
 def test_no_claim_of_a_random_history_is_false(tmp_path: Path, first: int) -> None:
     made = false = 0
-    for seed in range(first, first + examples(60)):
+    for seed in range(first, first + examples(100)):
         claimed, wrong = history(tmp_path / str(seed), seed)
         assert not wrong, f"seed {seed}: {wrong} of {claimed} claims are false"
         made, false = made + claimed, false + wrong
     assert made > 100
-    print(f"{examples(60)} histories, {made} claims, {false} false")
+    print(f"{examples(100)} histories, {made} claims, {false} false")

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 __all__ = ["KilledProcess", "KilledQueryLog"]
 
@@ -61,39 +63,58 @@ class KilledProcess:
         self._command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
         # Spark would look for data sources with another Python, which has none of this library.
         self._environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
+        self._process: subprocess.Popen[bytes] | None = None
 
-    @contextmanager
-    def life(self) -> Iterator[Callable[[Callable[[], bool]], None]]:
-        """Start it, and kill it behind the block, which waits by what it is given until a condition is true."""
+    def start(self, trigger: str = "0 seconds") -> None:
+        """Start it; it runs until it is killed."""
         with self.log.open("ab") as written:
-            process = subprocess.Popen(
-                [*self._command, "0 seconds"],
+            self._process = subprocess.Popen(
+                [*self._command, trigger],
                 stdout=written,
                 stderr=written,
                 env=self._environment,
                 start_new_session=True,
             )
-            try:
-                yield lambda is_true: self._await(process, is_true)
-            finally:
+
+    def kill(self) -> None:
+        """Kill it with all that it has started; nothing if it does not run."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
+
+    @contextmanager
+    def life(self) -> Iterator[Callable[[Callable[[], bool]], None]]:
+        """Start it, and kill it behind the block, which waits by what it is given until a condition is true."""
+        self.start()
+        try:
+            yield self.wait_until
+        finally:
+            self.kill()
+
+    def wait_until(self, is_true: Callable[[], bool]) -> None:
+        """Wait for a condition while it runs."""
+        until = time.monotonic() + LIMIT_S
+        while not is_true():
+            assert self._process is not None, "it does not run"
+            assert self._process.poll() is None, self.log.read_text()[-4000:]
+            assert time.monotonic() < until, self.log.read_text()[-4000:]
+            time.sleep(0.005)
 
     def finish(self) -> None:
         """Let it read all that there is."""
-        done = subprocess.run(
-            [*self._command, "availableNow"],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-
-    def _await(self, process: subprocess.Popen[bytes], is_true: Callable[[], bool]) -> None:
-        until = time.monotonic() + LIMIT_S
-        while not is_true():
-            assert process.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < until, self.log.read_text()[-4000:]
-            time.sleep(0.005)
+        self.start("availableNow")
+        assert self._process is not None
+        try:
+            code = self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            # What each thread of the JVM does is then in the log.
+            for process in psutil.Process(self._process.pid).children(recursive=True):
+                if process.name() == "java":
+                    process.send_signal(signal.SIGQUIT)
+            time.sleep(2)
+            raise
+        finally:
+            self.kill()
+        assert code == 0, self.log.read_text()[-4000:]

@@ -1,14 +1,17 @@
-"""Three hops in one program: raw files -> bronze -> silver -> gold, each written by Spark's own sink.
+"""Three hops with Spark's own sinks: raw files -> bronze -> silver -> gold, of several pipelines in one program.
 
-Run as `python -m tests.spark.three_hops FORMAT FOLDER JARS TRIGGER`. Nothing is configured at hops 2 and 3 but the
-checkpoint of the hop before. With `availableNow` one hop after another reads all that there is; with an interval all
-three run side by side until the process is killed.
+Run as `python -m tests.spark.three_hops FORMAT FOLDER JARS HOPS [TRIGGER]`. Each folder in FOLDER that has `raw` is a
+pipeline, and HOPS are those that this program runs of each, separated by commas: others may run in programs of their
+own. Nothing is configured at hops 2 and 3 but the checkpoint of the hop before. With `availableNow` one hop after
+another reads all that there is; else all run side by side, each at its own pace, until the process is killed.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,30 +22,55 @@ from streaming_source import read_stream
 
 HOPS = ("bronze", "silver", "gold")
 LOGS = {"delta": "_delta_log", "parquet": "_spark_metadata"}
+KEPT = {"bronze": 5, "silver": 5, "gold": 1000}
+"""How many micro-batches the checkpoint of each hop keeps: claims outlive the offsets from which they follow."""
+EVERY = {"bronze": "3 seconds", "silver": "1 second", "gold": "500 milliseconds"}
+"""So that one hop is not at its end before the next one begins."""
 
 
 def session(format_name: str, jars: str) -> SparkSession:
     if format_name == "delta":
         from tests.delta.spark_delta import session_with_delta
 
-        return session_with_delta(jars)
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", "1")
-    return builder.config("spark.sql.session.timeZone", "UTC").config("spark.ui.enabled", "false").getOrCreate()
+        spark = session_with_delta(jars)
+    else:
+        builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "2g")
+        builder = builder.config("spark.ui.enabled", "false").config("spark.sql.session.timeZone", "UTC")
+        # The sink's own compaction.
+        spark = builder.config("spark.sql.streaming.fileSink.log.compactInterval", "3").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    # Of a query that goes on Spark keeps the number that it has started with.
+    spark.conf.set("spark.sql.shuffle.partitions", random.randint(1, 3))
+    # The default starts a process for each file that it renames, to see whether it is a link.
+    package = "org.apache.spark.sql.execution.streaming.checkpointing"
+    manager = f"{package}.FileSystemBasedCheckpointFileManager"
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
+    return spark
 
 
 class Hops:
-    """The queries, over tables and checkpoints in one folder."""
+    """The queries of one pipeline, over tables and checkpoints in its folder."""
 
     def __init__(self, spark: SparkSession, root: Path, format_name: str) -> None:
         self._spark, self._root, self._format = spark, root, format_name
 
-    def writer(self, name: str) -> DataStreamWriter:
-        made = getattr(self, f"_{name}")().writeStream.format(self._format).queryName(name)
-        return made.option("checkpointLocation", f"{self._root}/cp/{name}").option("path", f"{self._root}/{name}")
+    def start(self, name: str, **trigger: str | bool) -> StreamingQuery:
+        self._spark.conf.set("spark.sql.streaming.minBatchesToRetain", KEPT[name])
+        made = getattr(self, f"_{name}")().writeStream.format(self._format).queryName(f"{self._root.name}-{name}")
+        made = made.option("checkpointLocation", f"{self._root}/cp/{name}").option("path", f"{self._root}/{name}")
+        started: DataStreamWriter = made.trigger(**trigger)
+        return started.start()
+
+    def is_ready(self, name: str) -> bool:
+        """Whether the table that a hop reads is there."""
+        if name == HOPS[0]:
+            return True
+        before = HOPS[HOPS.index(name) - 1]
+        return any((self._root / before / LOGS[self._format]).glob("[0-9]*"))
 
     def _bronze(self) -> DataFrame:
         reader = read_stream(self._spark).format("aligned_files").option("eventTimeColumn", "ts")
-        reader = reader.option("bounded", "true").option("splitBy", "directory").option("maxRowsPerTrigger", 240)
+        reader = reader.option("bounded", "true").option("splitBy", "directory").option("maxRowsPerTrigger", 100)
         return reader.load(f"{self._root}/raw").select("ts", "amount")
 
     def _silver(self) -> DataFrame:
@@ -60,24 +88,35 @@ class Hops:
         return reader.option("watermarkFrom", f"{self._root}/cp/{name}").load(f"{self._root}/{name}")
 
 
-def _exists(table: Path, format_name: str, query: StreamingQuery) -> None:
-    while not [*(table / LOGS[format_name]).glob("[0-9]*")]:
-        assert query.isActive, query.exception()
-        time.sleep(0.1)
+def run(pipelines: Sequence[Hops], names: Sequence[str]) -> None:
+    """Start each query as soon as what it reads is there, and watch all of them."""
+    waiting = [(hops, name) for name in names for hops in pipelines]
+    started: list[StreamingQuery] = []
+    while True:
+        for hops, name in [one for one in waiting if one[0].is_ready(one[1])]:
+            started.append(hops.start(name, processingTime=EVERY[name]))
+            waiting.remove((hops, name))
+        for query in started:
+            if not query.isActive:
+                raise RuntimeError(f"{query.name} has ended: {query.exception()}")
+        time.sleep(0.2)
 
 
-def main(format_name: str, folder: str, jars: str, trigger: str) -> None:
-    root, spark = Path(folder), session(format_name, jars)
-    hops = Hops(spark, root, format_name)
-    for name in HOPS:
-        if trigger == "availableNow":
-            hops.writer(name).trigger(availableNow=True).start().awaitTermination()
-        else:
-            query = hops.writer(name).trigger(processingTime=trigger).start()
-            _exists(root / name, format_name, query)
-    if trigger != "availableNow":
-        spark.streams.awaitAnyTermination()
-    spark.stop()
+def drain(pipelines: Sequence[Hops], names: Sequence[str]) -> None:
+    for name in names:
+        for query in [hops.start(name, availableNow=True) for hops in pipelines]:
+            query.awaitTermination()
+
+
+def main(format_name: str, folder: str, jars: str, hops: str, trigger: str) -> None:
+    spark = session(format_name, jars)
+    pipelines = [Hops(spark, raw.parent, format_name) for raw in sorted(Path(folder).glob("*/raw"))]
+    names = hops.split(",")
+    if trigger == "availableNow":
+        drain(pipelines, names)
+        spark.stop()
+    else:
+        run(pipelines, names)
 
 
 if __name__ == "__main__":
