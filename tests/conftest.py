@@ -49,6 +49,12 @@ _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Spark run its plans as they are, in short runs; in `make soak` it generates code, as for users."""
+    if not _in_soak(config):
+        os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test that sets none a time limit, by its markers; put all in an order that workers can share."""

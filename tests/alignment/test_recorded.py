@@ -20,6 +20,7 @@ from alignment.watermarks import Int64Array
 from streaming_source.connectors.files import FileSource
 from streaming_source.testing import FakeClock, SourceHarness, TestingSource
 from tests.alignment.recorded_orders import START_US, record_orders
+from tests.examples import one_in
 
 SECOND = 1_000_000
 
@@ -132,7 +133,7 @@ def drawn_settings(chance: np.random.Generator) -> Settings:
     )
 
 
-SEEDS = [pytest.param(seed, marks=[] if seed < 3 else pytest.mark.soak) for seed in range(100)]
+SEEDS = one_in(100, range(100))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

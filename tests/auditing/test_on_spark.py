@@ -23,6 +23,7 @@ from streaming_source.auditing.rule import Windows
 from streaming_source.exceptions import OptionError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Run, Time
+from tests.examples import one_in
 from tests.spark.support import forget_batches, last_batch
 
 pytestmark = pytest.mark.spark
@@ -257,7 +258,6 @@ QUERIES = {
 FAST = [
     ("tumbling", "parquet", "availableNow"),
     ("sliding", "json", "processingTime"),
-    ("complete", "parquet", "availableNow"),
 ]
 CASES = [
     *FAST,
@@ -320,7 +320,7 @@ def test_with_rocksdb_as_state_store_an_error_requires_the_mode_and_the_window(
     assert found.dropped > 0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12))])
+@pytest.mark.parametrize("seed", one_in(12, range(12)))
 def test_a_query_drawn_by_seed_is_counted_as_spark_ran_it(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     query = naive.drawn_query(draw)

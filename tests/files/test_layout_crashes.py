@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finished_log, finite
 from streaming_source.data_files import queued
 from streaming_source.testing import FakeClock, SourceHarness
-from tests.examples import examples
+from tests.examples import examples, one_in
 from tests.files.test_layout_orders import rows, strategy, write
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -104,8 +104,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished_log, "_FILES_MERGED", 3)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("killed", STEPS)
+@pytest.mark.parametrize(("killed", "layout"), one_in(3, product(STEPS, LAYOUTS)))
 def test_every_row_is_read_once_however_often_it_is_killed_at_one_step(
     tmp_path: Path, layout: str, killed: str
 ) -> None:
@@ -127,7 +126,7 @@ def test_every_row_is_read_once_however_often_it_is_killed_at_one_step(
 # Looks at the files rest between them, by the machine's clock: on a loaded one that adds up.
 @pytest.mark.slow
 @settings(max_examples=examples(20))
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", one_in(2, LAYOUTS))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), min_size=1, max_size=12))
 def test_every_row_is_read_once_when_files_come_and_it_is_killed_at_any_step(
     tmp_path_factory: pytest.TempPathFactory, layout: str, steps: list[tuple[str, int]]

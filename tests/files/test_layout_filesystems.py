@@ -8,6 +8,7 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from streaming_source.data_files.stores import Root, StorageOptions, without_sec
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness
+from tests.examples import one_in
 from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.files.test_layout_crashes import LAYOUTS, STEPS, run_batch
 from tests.files.test_layout_orders import look_again, rows, strategy
@@ -61,11 +63,7 @@ def all_rows(split_by: str, files: int = 6) -> list[tuple[str, int]]:
 # test_layout_crashes.py has all of them on local files.
 @pytest.mark.parametrize(
     ("killed", "layout"),
-    [
-        pytest.param(killed, layout, marks=[pytest.mark.soak] if (i + k) % 5 else [])
-        for i, killed in enumerate(STEPS)
-        for k, layout in enumerate(LAYOUTS)
-    ],
+    one_in(7, product(STEPS, LAYOUTS)),
 )
 def test_every_row_is_read_once_wherever_the_files_lie(store: Store, layout: str, killed: str) -> None:
     fill(store)

@@ -15,6 +15,7 @@ import pytest
 
 from streaming_source.connectors.kafka.time_index import TimeIndex
 from tests.coordinator.support import available
+from tests.examples import one_in
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
 from tests.spark.reading import Reading
@@ -192,7 +193,7 @@ def read_on(begun: Reading, wanted: int) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 12))])
+@pytest.mark.parametrize("seed", one_in(12, range(12)))
 def test_under_anything_at_random(topic: Topic, indexing: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     partitions = int(rng.integers(1, 5))

@@ -28,7 +28,7 @@ from streaming_source.exceptions import OffsetError, OptionError, OutOfRangeErro
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
-from tests.examples import examples
+from tests.examples import examples, one_in
 from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
 from tests.spark.support import SECOND, available_now, write_file
 
@@ -58,7 +58,7 @@ def rows_read(source: AlignedDataSource) -> int:
 # ---- without Spark: the data source's own reader ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=SAMPLES, ids=lambda sample: sample.id)
+@pytest.fixture(scope="module", params=one_in(2, SAMPLES), ids=lambda sample: sample.id)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sample]:
     """Six files in blocks of five rows, a second between records, a little out of order; one has no event time."""
     sample, root = request.param, tmp_path_factory.mktemp("in")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import late_records, read_stream
+from tests.examples import one_in
 from tests.spark.support import (
     MINUTE,
     SECOND,
@@ -32,7 +33,7 @@ from tests.spark.support import (
 pytestmark = pytest.mark.spark
 
 EACH = 300
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 6))]
+SEEDS = one_in(6, range(6))
 
 
 def shuffled(seed: int, *names: str, rows: int = EACH) -> Logs:
