@@ -73,6 +73,27 @@ def test_late_records_of_a_split_that_joins_are_put_down_to_its_joining(tmp_path
     assert "maxOutOfOrderness" not in found
 
 
+def test_so_are_those_of_all_micro_batches_that_it_takes_to_read_what_was_there(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(20))}, max_rows=4).run()
+    query.source.go_on("new", *records(range(10)))
+    query.let_pass(40)
+    found = advice(query)
+    assert found["late"].startswith("10 records of 'new' came late because the split was found when the watermark was")
+    assert "maxOutOfOrderness" not in found
+
+
+def test_late_records_need_no_larger_bound_where_no_report_says_why_they_were_late(tmp_path: Path) -> None:
+    query = Situation(tmp_path, {"a": records(range(20))}).run()
+    query.source.go_on("new", *records([1, 2, 30]))
+    query.let_pass(40)
+    query.recentProgress = query.recentProgress[-1:]
+    (source,) = query.explain().sources
+    query.close()
+    found = {advice.option: advice.text for advice in source.advice}
+    assert found["late"].startswith("2 records of 'new' came late, and the reports that are kept do not say why")
+    assert "maxOutOfOrderness" not in found
+
+
 def test_a_long_idle_timeout_is_named_where_it_is_waited_for(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": records([0]), "b": records(range(90))}, idle="1 hour").run()
     second = iter(range(90, 1000))

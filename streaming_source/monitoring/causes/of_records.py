@@ -380,17 +380,27 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
     disordered: Counter[str] = Counter()
     came_back: Counter[str] = Counter()
     joined: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    # Behind the watermark all records of a split are late until it has caught up, for the reason for which it is there.
+    behind: dict[str, Counter[str]] = {}
     if len(reports) == 1:
-        disordered.update({split.split_id: split.late for split in reports[0].splits if split.late})
+        cause = unknown if reports[0].needed_bound_us is None else disordered
+        cause.update({split.split_id: split.late for split in reports[0].splits if split.late})
     for before, after in pairwise(reports):
         known = {split.split_id: split for split in before.splits}
         for split in after.splits:
             last = known.get(split.split_id)
-            more = split.late - (0 if last is None else last.late)
-            if more > 0 and (last is None or last.watermark == MIN_WATERMARK):
-                joined[split.split_id] += more
-            elif more > 0 and last is not None:
-                (came_back if last.status is SplitStatus.IDLE else disordered)[split.split_id] += more
+            if last is None or last.watermark == MIN_WATERMARK:
+                cause = joined
+            elif last.status is SplitStatus.IDLE:
+                cause = came_back
+            elif last.watermark < before.watermark:
+                cause = behind.get(split.split_id, unknown)
+            else:
+                cause = disordered
+            behind[split.split_id] = cause
+            if (more := split.late - (0 if last is None else last.late)) > 0:
+                cause[split.split_id] += more
     bounds = reports[-1].bounds
     if disordered and bounds.out_of_orderness_us is not None:
         yield Advice(
@@ -416,6 +426,13 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             f"{counted(joined.total(), 'record')} of {named(joined)} came late because the split was found when the "
             f"watermark was past them already: no bound helps there. {kept}; to count them in their windows start with "
             "a new checkpoint.",
+        )
+    if unknown:
+        yield Advice(
+            "late",
+            f"{counted(unknown.total(), 'record')} of {named(unknown)} came late, and the reports that are kept do "
+            "not say why: their split was new or had been idle, or maxOutOfOrderness is too small. "
+            "streaming_source.advise(frame), or streaming-source advise, prints which bound covers how many records.",
         )
 
 
