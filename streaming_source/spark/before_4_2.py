@@ -18,7 +18,8 @@ without records closes windows. At a restart that answer is due before Spark has
 looked up in the query's checkpoint, which option `availableNowCheckpoint` names.
 
 One micro-batch then reads all there is: the *steps* that 4.2 would make micro-batches of. Its offset is that of the
-last step, and has the others under `STEPS`, so that the same steps are read when it is read again.
+last step, and has the others under `STEPS`, so that the same steps are read when it is read again: also by Spark 4.2
+or later, after an upgrade.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ __all__ = [
     "TimeType",
     "arrow_schema",
     "prepare_session",
+    "read_steps",
 ]
 
 _log = logging.getLogger(__name__)
@@ -244,10 +246,13 @@ class ReaderBefore42(DataSourceStreamReader):
             self._stand_at(end)
             return []
         self._is_unsure = False
-        is_planned = start == self._start and end == self._end
-        if is_planned and self._parts is not None:
+        if start == self._start and end == self._end and self._parts is not None:
             return self._parts
-        return self.reader.partitions(start, end) if is_planned and STEPS not in end else self._again(start, end)
+        if end == self._end:
+            return self.reader.partitions(start, end)
+        # What was planned behind it writes its late log again when it is read.
+        self._parts = None
+        return _by_another(self.reader, start, end)
 
     def commit(self, end: Offset) -> None:
         self.reader.commit(end)
@@ -285,24 +290,6 @@ class ReaderBefore42(DataSourceStreamReader):
             steps.append(end)
         passed = [{name: value for name, value in step.items() if name != WHY} for step in steps[1:-1]]
         return {**steps[-1], STEPS: passed} if passed else steps[-1], _of_steps(parts)
-
-    def _again(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Return what a micro-batch reads that an earlier process has planned."""
-        parts = []
-        for first, last in pairwise([start, *end.get(STEPS, ()), end]):
-            if last is end and end == self._end:
-                parts.append(self.reader.partitions(first, last))
-                continue
-            # A planner plans a micro-batch anew from its offsets alone, before it does anything else.
-            planner = copy(self.reader)
-            try:
-                parts.append(planner.partitions(first, last))
-            finally:
-                planner.stop()
-        if end != self._end:
-            # The late log of what was planned behind it is to be written again.
-            self._parts = None
-        return _of_steps(parts)
 
     def _stand_at(self, last: Offset) -> None:
         """Spark says where the query is: at its last offset."""
@@ -354,6 +341,25 @@ class ReaderBefore42(DataSourceStreamReader):
                 "must be once; give the checkpointLocation of the query that reads this frame"
             )
         return own[0] if own else None
+
+
+def read_steps(reader: Reader42, start: Offset, end: Offset) -> list[InputPartition]:
+    """Return what a micro-batch with `STEPS` reads that an earlier process has planned; the reader is then at its end.
+
+    A split that was found and read to its end within one is in neither of its offsets.
+    """
+    passed = [start, *end[STEPS]]
+    last = {name: value for name, value in end.items() if name != STEPS}
+    return _of_steps([*(_by_another(reader, *step) for step in pairwise(passed)), reader.partitions(passed[-1], last)])
+
+
+def _by_another(reader: Reader42, start: Offset, end: Offset) -> Sequence[InputPartition]:
+    """Plan what was planned before; a planner does so from the offsets alone before it does anything else."""
+    planner = copy(reader)
+    try:
+        return planner.partitions(start, end)
+    finally:
+        planner.stop()
 
 
 def _of_steps(parts: Sequence[Sequence[InputPartition]]) -> list[InputPartition]:

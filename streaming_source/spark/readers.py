@@ -23,7 +23,14 @@ from streaming_source.coordinator import (
     wall_clock_us,
 )
 from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly, without_trace
-from streaming_source.spark.before_4_2 import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from streaming_source.spark.before_4_2 import (
+    STEPS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    read_steps,
+)
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.rows import FrameOutput, RowShaper
 
@@ -78,6 +85,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if STEPS in end and start != end:  # planned on Spark before 4.2
+            return read_steps(self, start, end)
         return self._planning.partitions(start, end)
 
     @plainly

@@ -23,7 +23,7 @@ from streaming_source import explain, read_stream
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
-from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, STEPS, WRAPPER, ReaderBefore42
+from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, STEPS, WRAPPER, ReadAllAvailable, ReaderBefore42
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.watermark_rows import EMITTED, FAR_US, OFFSET_US
 from tests.spark.support import SECOND, T0, naive_windows, windows, write_file
@@ -226,6 +226,26 @@ def test_an_available_now_run_reads_all_there_is_in_one_micro_batch_whatever_lim
     # The watermark again, as after each restart.
     assert not spark.sink.pop(1)
     assert list(spark.sink) == [0]
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_micro_batch_of_several_steps_is_read_whole_after_an_upgrade_of_spark(tmp_path: Path, split_by: str) -> None:
+    logs = Logs(tmp_path / "in", 1)
+    logs.grow(9)
+    options = {"splitBy": split_by, "maxRowsPerTrigger": 20, "maxDrift": "30 seconds"}
+    spark = SparkBefore42(tmp_path / "cp", lambda: make_reader(tmp_path / "in", tmp_path / "cp", **options))
+    spark.run("wrapped", killed="planned")
+    end = _parsed(spark._offset(0))
+    assert len(end[STEPS]) >= 2
+    # From 4.2 on Spark calls this one.
+    reader = make_reader(tmp_path / "in", None, **options).reader
+    read = [batch for part in reader.partitions(reader.initialOffset(), end) for batch in reader.read(part)]
+    rows = [row for batch in read for row in batch.to_pylist() if row["k"] is not None]
+    assert sorted((row["k"], row["ts"].timestamp() * SECOND) for row in rows) == sorted(logs.written)
+    # It goes on behind it.
+    after = reader.latestOffset(end, ReadAllAvailable())
+    assert after == end or not [split for part in reader.partitions(end, after) for split in part.splits]
+    reader.stop()
 
 
 def test_a_stream_keeps_its_limits(tmp_path: Path) -> None:
