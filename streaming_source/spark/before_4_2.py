@@ -195,12 +195,15 @@ class ReaderBefore42(DataSourceStreamReader):
         Whether the source ends: its first micro-batch reads all there is, too.
     knows_ahead
         Whether event times are known before records are read. If not, a step follows from what was read before it.
+    is_of_late
+        Whether it reads the late records of another query, which no option gives a checkpoint.
     """
 
     reader: Reader42
     checkpoint: str | None = None
     is_bounded: bool = False
     knows_ahead: bool = True
+    is_of_late: bool = False
     # The micro-batch that was planned last; before the first, `_end` is where the query is, if Spark has said it.
     _start: Offset | None = field(default=None, init=False)
     _end: Offset | None = field(default=None, init=False)
@@ -317,6 +320,12 @@ class ReaderBefore42(DataSourceStreamReader):
             raise self._no_position()
 
     def _no_position(self) -> OptionError:
+        if self.is_of_late:
+            return OptionError(
+                f"late records on PySpark {PYSPARK} with {WRAPPER} = true: Spark plans a run with "
+                "trigger(availableNow=True) before it reads where the query is; set that to false before this query "
+                "starts: no window of late records waits for a next run"
+            )
         return OptionError(
             f"option availableNowCheckpoint is missing: PySpark {PYSPARK} with {WRAPPER} = true plans a run with "
             "trigger(availableNow=True) before it reads where the query is; give the checkpointLocation of the query "

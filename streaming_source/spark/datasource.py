@@ -236,11 +236,13 @@ class AlignedDataSource:
         reader = self._stream_reader(schema)
         if not IS_BEFORE_4_2:
             return reader
+        is_of_late = self.options.late_of is not None
         return ReaderBefore42(
             reader,
-            checkpoint=None if self.options.late_of else self.options.available_now_checkpoint,
-            is_bounded=self.is_bounded and self.options.late_of is None and self.options.no_data_batches,
+            checkpoint=None if is_of_late else self.options.available_now_checkpoint,
+            is_bounded=self.is_bounded and not is_of_late and self.options.no_data_batches,
             knows_ahead=not (self.options.reports or self.source.source_event_serializer is not None),
+            is_of_late=is_of_late,
         )
 
     @property

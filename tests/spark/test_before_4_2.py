@@ -305,6 +305,17 @@ def test_what_only_reports_tell_is_refused_in_available_now(tmp_path: Path) -> N
         SparkBefore42(tmp_path / "cp", make).run("wrapped")
 
 
+def test_late_records_in_available_now_are_refused_with_the_setting(tmp_path: Path) -> None:
+    Logs(tmp_path / "in", 1).grow()
+
+    def make() -> ReaderBefore42:
+        return ReaderBefore42(make_reader(tmp_path / "in", None).reader, is_of_late=True)
+
+    with pytest.raises(OptionError, match=r"late records on PySpark .*; set that to false before this query starts"):
+        SparkBefore42(tmp_path / "cp", make).run("wrapped")
+    SparkBefore42(tmp_path / "cp", make).run("single")
+
+
 def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     Logs(tmp_path / "in", 1).grow()
     Logs(tmp_path / "other", 2).grow()
