@@ -20,7 +20,7 @@ from streaming_source.exceptions import OptionError
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
 from tests.auditing.test_on_spark import logged_batches, write
-from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
+from tests.kafka.artifacts import ArtifactsMissingError, of_older_spark
 
 if TYPE_CHECKING:
     from tests.kafka.broker import KafkaBroker
@@ -32,30 +32,6 @@ RECORDED = Path(__file__).with_name("spark-3.5.zip")
 
 PYTHON = os.environ.get("OLDER_PYTHON")
 """The interpreter of an older PySpark."""
-
-_SHARED = ("org.apache.kafka:kafka-clients:3.9.2", "org.apache.commons:commons-pool2:2.13.1")
-JARS = {
-    ("3.5", "kafka"): (
-        "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.1",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.12:3.5.1",
-        *_SHARED,
-    ),
-    ("4.0", "kafka"): (
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.2",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-        *_SHARED,
-    ),
-    ("4.1", "kafka"): (
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",
-        *_SHARED,
-    ),
-    ("3.5", "delta"): ("io.delta:delta-spark_2.12:3.3.2", "io.delta:delta-storage:3.3.2"),
-    ("4.0", "delta"): ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"),
-    ("4.1", "delta"): ("io.delta:delta-spark_4.1_2.13:4.1.0", "io.delta:delta-storage:4.1.0"),
-}
-"""By release of Spark and source; not always of the same version, since Maven lags behind."""
-_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 def by_older(test: Any) -> Any:
@@ -71,22 +47,9 @@ def release() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition(".")[0]
 
 
-def jars(source: str, folder: Path) -> str:
-    parts = [coordinates.split(":") for coordinates in JARS[release(), source]]
-    names = ("groupId", "artifactId", "version")
-    wanted = [
-        "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, part, strict=True)) + _ALONE for part in parts
-    ]
-    pom = folder / f"older-{source}.xml"
-    pom.write_text(
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        f"<groupId>spark-watermark-alignment</groupId><artifactId>{pom.stem}</artifactId>"
-        f"<version>{release()}</version><packaging>pom</packaging><dependencies>"
-        + "".join(f"<dependency>{text}</dependency>" for text in wanted)
-        + "</dependencies></project>"
-    )
+def jars(source: str) -> str:
     try:
-        return ",".join(map(str, Artifacts(pom).jars()))
+        return ",".join(map(str, of_older_spark(release(), source).jars()))
     except ArtifactsMissingError as error:
         pytest.skip(str(error))
 
@@ -99,7 +62,7 @@ def run_older(
     operator: str = "aggregation",
 ) -> int:
     """Run the query; how many rows its sink has."""
-    conf = {} if source == "parquet" else {"spark.jars": jars(source, folder)}
+    conf = {} if source == "parquet" else {"spark.jars": jars(source)}
     if source == "delta":
         conf["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
         conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

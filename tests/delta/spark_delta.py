@@ -1,4 +1,4 @@
-"""Spark's own Delta, on PySpark 4.2, as a process that runs SQL: a second writer and reader of a test's tables."""
+"""Spark's own Delta, on PySpark 4.0 to 4.2, as a process that runs SQL: it writes and reads a test's tables."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-
-from tests.kafka.artifacts import Artifacts, ArtifactsMissingError
+from tests.kafka.artifacts import RELEASE, Artifacts, ArtifactsMissingError, of_older_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,10 +24,12 @@ def jars_of_delta() -> str:
     Raises
     ------
     ArtifactsMissingError
-        If this PySpark is not 4.2, which they are for, or they cannot be had.
+        If this PySpark is one that they are not for, or they cannot be had.
     """
-    if not pyspark.__version__.startswith("4.2."):
-        raise ArtifactsMissingError(f"Delta for Spark is for PySpark 4.2, and this is {pyspark.__version__}")
+    if RELEASE in ("4.0", "4.1"):
+        return ",".join(map(str, of_older_spark(RELEASE, "delta").jars()))
+    if RELEASE != "4.2":
+        raise ArtifactsMissingError(f"Delta for Spark is for PySpark 4.0 to 4.2, and this is {RELEASE}")
     return ",".join(map(str, DELTA_SPARK.jars()))
 
 

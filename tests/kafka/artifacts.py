@@ -1,4 +1,4 @@
-"""Java artifacts: what a POM in `maven/` names, resolved once by `mvn` into a cache outside the repository."""
+"""Java artifacts: what a POM names, in `maven/` or made here, resolved once by `mvn` into a cache elsewhere."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["BROKER", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError", "cache"]
+__all__ = ["BROKER", "RELEASE", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError", "cache", "of_older_spark"]
 
 _TIMEOUT_S = 600
 
@@ -32,16 +33,17 @@ class Artifacts:
     ----------
     pom : Path
         A POM whose own version is that of what it brings.
+    text : str, optional
+        Its text, if there is no such file.
     """
 
-    def __init__(self, pom: Path) -> None:
-        self._pom = pom
-        text = pom.read_text(encoding="utf-8")
-        found = re.search(r"<version>([^<$]+)</version>", text)
+    def __init__(self, pom: Path, text: str | None = None) -> None:
+        self._pom, self._text = pom, text if text is not None else pom.read_text(encoding="utf-8")
+        found = re.search(r"<version>([^<$]+)</version>", self._text)
         assert found, f"{pom} has no version of its own"
         self.version = found[1]
         # By content: another exclusion, the same version, is another set of jars.
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        digest = hashlib.sha256(self._text.encode()).hexdigest()[:8]
         self._name = f"{pom.stem}-{self.version}-{digest}"
 
     @property
@@ -68,7 +70,7 @@ class Artifacts:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         # Into place in one step: two runs at once, or one that is killed, leave no half cache.
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix=".resolving-") as work:
-            shutil.copy(self._pom, Path(work) / "pom.xml")
+            (Path(work) / "pom.xml").write_text(self._text, encoding="utf-8")
             command = [
                 mvn,
                 "-q",
@@ -95,6 +97,53 @@ def _first_error(output: str) -> str:
     return (lines or ["it said nothing"])[0][:300]
 
 
+RELEASE = ".".join(version("pyspark").split(".")[:2])
+"""That of the PySpark in use, such as `4.3`."""
+
+_SHARED = ("org.apache.kafka:kafka-clients:3.9.2", "org.apache.commons:commons-pool2:2.13.1")
+_OLDER = {
+    ("3.5", "kafka"): (
+        "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.1",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.12:3.5.1",
+        *_SHARED,
+    ),
+    ("4.0", "kafka"): (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.2",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        *_SHARED,
+    ),
+    ("4.1", "kafka"): (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1",
+        *_SHARED,
+    ),
+    ("3.5", "delta"): ("io.delta:delta-spark_2.12:3.3.2", "io.delta:delta-storage:3.3.2"),
+    ("4.0", "delta"): ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"),
+    ("4.1", "delta"): ("io.delta:delta-spark_4.1_2.13:4.1.0", "io.delta:delta-storage:4.1.0"),
+}
+"""By release of Spark and source; not always of the same version, since Maven lags behind."""
+_ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+
+
+def of_older_spark(release: str, source: str) -> Artifacts:
+    """Spark's own source over `kafka` or `delta` for a release before 4.2."""
+    parts = [coordinates.split(":") for coordinates in _OLDER[release, source]]
+    names = ("groupId", "artifactId", "version")
+    wanted = [
+        "".join(f"<{name}>{value}</{name}>" for name, value in zip(names, part, strict=True)) + _ALONE for part in parts
+    ]
+    return Artifacts(
+        Path(f"older-{source}.xml"),
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        f"<groupId>spark-watermark-alignment</groupId><artifactId>older-{source}</artifactId>"
+        f"<version>{release}</version><packaging>pom</packaging><dependencies>"
+        + "".join(f"<dependency>{text}</dependency>" for text in wanted)
+        + "</dependencies></project>",
+    )
+
+
 _POMS = Path(__file__).resolve().parent / "maven"
 BROKER = Artifacts(_POMS / "broker.xml")
-SPARK_CONNECTOR = Artifacts(_POMS / "spark-connector.xml")
+SPARK_CONNECTOR = (
+    of_older_spark(RELEASE, "kafka") if (RELEASE, "kafka") in _OLDER else Artifacts(_POMS / "spark-connector.xml")
+)
