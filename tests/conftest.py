@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from tests.class_archives import java_options
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
-from tests.spark_home import use_spark_home
+from tests.spark_home import FILE_MANAGER, use_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +40,6 @@ _FORMATS = Path(__file__).parents[1] / "streaming_source" / "spark" / "formats"
 os.environ["PYTHONPATH"] = os.pathsep.join([str(_FORMATS), *filter(None, [os.environ.get("PYTHONPATH")])])
 # Each query starts a planner process, which would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-
-_FILES_OF_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-_ON_4_0 = _FILES_OF_CHECKPOINTS.replace("checkpointing.", "")
 
 _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
@@ -212,8 +209,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("spark-warehouse")))
         .config("spark.local.dir", str(tmp_path_factory.mktemp("spark-local")))
-        # The default starts a process for each file that it renames, to see whether it is a link.
-        .config("spark.sql.streaming.checkpointFileManagerClass", _file_manager())
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         # A query that does not stop fails its test; the default waits for ever.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.jars", ",".join(_jars(request)))
@@ -222,12 +218,6 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-def _file_manager() -> str:
-    from pyspark import __version__
-
-    return _ON_4_0 if __version__.startswith("4.0.") else _FILES_OF_CHECKPOINTS
 
 
 def _jars(request: pytest.FixtureRequest) -> list[str]:

@@ -13,7 +13,13 @@ import shutil
 import sys
 from pathlib import Path
 
-__all__ = ["make_spark_home", "use_spark_home"]
+from tests.kafka.artifacts import RELEASE
+
+__all__ = ["FILE_MANAGER", "make_spark_home", "use_spark_home"]
+
+_PACKAGE = "org.apache.spark.sql.execution.streaming" + ("" if RELEASE == "4.0" else ".checkpointing")
+FILE_MANAGER = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
+"""For a checkpoint on a disk; the default starts a process for each file that it renames, to see if it is a link."""
 
 _HOME = Path(sys.prefix) / "spark"
 

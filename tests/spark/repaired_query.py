@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import Repair, read_stream, repair
+from streaming_source.spark.before_4_2 import WRAPPER
 from tests.spark.support import SECOND, T0, UTC_US, write_table
 
 FAR_S = 9000
@@ -202,7 +203,7 @@ class Query:
     @property
     def frame(self) -> DataFrame:
         options = {"eventTimeColumn": "ts", "idleTimeout": "1 ms", "late": "route"}
-        options["lateLocation"] = str(self._root / "late")
+        options |= {"lateLocation": str(self._root / "late"), "availableNowCheckpoint": str(self._root / "cp")}
         return read_stream(self._spark).format("aligned_files").options(**options).load(str(self.logs))
 
     def run(self) -> None:
@@ -210,7 +211,7 @@ class Query:
             self.target.write(windows, lambda step: None)
 
         writer = self.compute(self.frame).writeStream.foreachBatch(emit)
-        self._finish(writer.option("checkpointLocation", str(self._root / "cp")))
+        self._finish(writer.option("checkpointLocation", str(self._root / "cp")), wrapped="true")
 
     def repair(self, step: Step = lambda step: None, *, folder: str = "repairs", **given: Any) -> None:
         def write(windows: DataFrame, repaired: Repair) -> None:
@@ -221,10 +222,15 @@ class Query:
 
         arguments = {"window": "1 minute", "keys": self._keys, **given}
         writer = repair(self.frame, str(self._root / "cp"), self.compute, write, **arguments)
-        self._finish(writer.option("checkpointLocation", str(self._root / folder)))
+        self._finish(writer.option("checkpointLocation", str(self._root / folder)), wrapped="false")
 
-    def _finish(self, writer: Any) -> None:
-        assert writer.trigger(availableNow=True).start().awaitTermination(300)
+    def _finish(self, writer: Any, *, wrapped: str) -> None:
+        # Before Spark 4.2 a run of late records needs it to be false.
+        self._spark.conf.set(WRAPPER, wrapped)
+        try:
+            assert writer.trigger(availableNow=True).start().awaitTermination(300)
+        finally:
+            self._spark.conf.unset(WRAPPER)
 
     @property
     def expected(self) -> list[Row]:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
+from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from streaming_source.spark.watermark_rows import MAX_SPARK_WATERMARK_US
 
 MS = 1_000
@@ -161,7 +162,9 @@ class Run:
 def available_now(
     spark: SparkSession, frame: DataFrame, checkpoint: Path, mode: str = "append", files: Path | None = None
 ) -> Run:
-    """Run a query to the end of what is there."""
+    """Run a query to the end of what is there; before Spark 4.2 as a stream, as AvailableNow takes an option there."""
+    if IS_BEFORE_4_2:
+        return Run(spark, frame, checkpoint, mode, files=files).caught_up()
     return Run(spark, frame, checkpoint, mode, {"availableNow": True}, files).finished()
 
 

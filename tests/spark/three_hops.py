@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from streaming_source import read_stream
+from streaming_source.spark.frames import ExactStreamReader
+from tests.spark_home import FILE_MANAGER
 
 HOPS = ("bronze", "silver", "gold")
 LOGS = {"delta": "_delta_log", "parquet": "_spark_metadata"}
@@ -41,18 +43,15 @@ def session(format_name: str, jars: str) -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     # Of a query that goes on Spark keeps the number that it has started with.
     spark.conf.set("spark.sql.shuffle.partitions", random.randint(1, 3))
-    # The default starts a process for each file that it renames, to see whether it is a link.
-    package = "org.apache.spark.sql.execution.streaming.checkpointing"
-    manager = f"{package}.FileSystemBasedCheckpointFileManager"
-    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
     return spark
 
 
 class Hops:
     """The queries of one pipeline, over tables and checkpoints in its folder."""
 
-    def __init__(self, spark: SparkSession, root: Path, format_name: str) -> None:
-        self._spark, self._root, self._format = spark, root, format_name
+    def __init__(self, spark: SparkSession, root: Path, format_name: str, trigger: str) -> None:
+        self._spark, self._root, self._format, self._trigger = spark, root, format_name, trigger
 
     def start(self, name: str, **trigger: str | bool) -> StreamingQuery:
         self._spark.conf.set("spark.sql.streaming.minBatchesToRetain", KEPT[name])
@@ -68,24 +67,31 @@ class Hops:
         before = HOPS[HOPS.index(name) - 1]
         return any((self._root / before / LOGS[self._format]).glob("[0-9]*"))
 
+    def _reader(self, kind: str, name: str) -> ExactStreamReader:
+        reader = read_stream(self._spark).format(kind)
+        if self._trigger != "availableNow":
+            return reader
+        # For Spark before 4.2.
+        return reader.option("availableNowCheckpoint", f"{self._root}/cp/{name}")
+
     def _bronze(self) -> DataFrame:
-        reader = read_stream(self._spark).format("aligned_files").option("eventTimeColumn", "ts")
+        reader = self._reader("aligned_files", "bronze").option("eventTimeColumn", "ts")
         reader = reader.option("bounded", "true").option("splitBy", "directory").option("maxRowsPerTrigger", 100)
         return reader.load(f"{self._root}/raw").select("ts", "amount")
 
     def _silver(self) -> DataFrame:
-        rows = self._after("bronze", "ts").groupBy(F.window("ts", "1 minute"))
+        rows = self._after("bronze", "silver", "ts").groupBy(F.window("ts", "1 minute"))
         return rows.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
 
     def _gold(self) -> DataFrame:
         # The event time of the frame is the end of a minute.
-        minutes = self._after("silver", "window.end").groupBy(F.window("event_time", "10 minutes"))
+        minutes = self._after("silver", "gold", "window.end").groupBy(F.window("event_time", "10 minutes"))
         return minutes.agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
 
-    def _after(self, name: str, column: str) -> DataFrame:
+    def _after(self, before: str, name: str, column: str) -> DataFrame:
         kind = {"parquet": "aligned_files", "delta": "aligned_delta"}[self._format]
-        reader = read_stream(self._spark).format(kind).option("eventTimeColumn", column)
-        return reader.option("watermarkFrom", f"{self._root}/cp/{name}").load(f"{self._root}/{name}")
+        reader = self._reader(kind, name).option("eventTimeColumn", column)
+        return reader.option("watermarkFrom", f"{self._root}/cp/{before}").load(f"{self._root}/{before}")
 
 
 def run(pipelines: Sequence[Hops], names: Sequence[str]) -> None:
@@ -110,7 +116,7 @@ def drain(pipelines: Sequence[Hops], names: Sequence[str]) -> None:
 
 def main(format_name: str, folder: str, jars: str, hops: str, trigger: str) -> None:
     spark = session(format_name, jars)
-    pipelines = [Hops(spark, raw.parent, format_name) for raw in sorted(Path(folder).glob("*/raw"))]
+    pipelines = [Hops(spark, raw.parent, format_name, trigger) for raw in sorted(Path(folder).glob("*/raw"))]
     names = hops.split(",")
     if trigger == "availableNow":
         drain(pipelines, names)
