@@ -106,7 +106,7 @@ def chain(
             for query in queries:
                 query.readers, query.max_rows = life.rescaled[query.name]
             supervisor.start(master or life.master)
-            supervisor.live(life.faults, life.end if number < lives else None)
+            supervisor.live(life.faults, life.end if number < lives else None, commits=1)
         supervisor.finish()
         return {**supervisor.check(), "seconds": round(time.monotonic() - begun)}
     except AssertionError as error:

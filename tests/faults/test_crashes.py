@@ -73,6 +73,19 @@ def test_what_is_lost_wrong_or_doubled_is_said() -> None:
 
 
 @pytest.mark.soak
+def test_thirty_kills_of_the_driver_over_files_and_a_topic_lose_no_row_and_double_none(
+    tmp_path: Path, brokers: str
+) -> None:
+    # At each step, while it starts, and between commits; also on PySpark 4.0 and 4.1: see docs/reliability.md.
+    struck = ["files", *(["kafka"] if brokers else [])]
+    report = crashes.chain(1, tmp_path / "run", struck, lives=31, faults=0, brokers=brokers)
+    print(report)
+    assert report["kills"] == 30
+    assert report["kills after commits"] * 2 >= report["kills"]
+    assert report["read again"] > 0
+
+
+@pytest.mark.soak
 def test_twenty_kills_of_the_driver_over_topics_of_transactions_lose_no_row_and_double_none(
     tmp_path: Path, brokers: str
 ) -> None:
