@@ -49,6 +49,9 @@ EXTRAS = [
 ]
 SCHEMAS = ["tests/kafka/test_avro_evolution.py", "tests/kafka/test_outside_values.py"]
 
+# The quick start as a stream: without the trigger, stopped when all is read.
+_TRIGGER = "writer.trigger(availableNow=True).start().awaitTermination()"
+_STREAM = "query = writer.start(); query.processAllAvailable(); query.stop()"
 _PRINT_QUICK_START = "from tests.docs.pages import ROOT, code; print(code(ROOT / 'README.md'))"
 _COUNTED = """
 counted = {tuple(row) for row in spark.table("counts").groupBy("log").agg(F.sum("count")).collect()}
@@ -70,15 +73,25 @@ nox.options.sessions = ["versions", "older"]
 def versions(session: nox.Session, pyspark: str) -> None:
     """Install the project beside one PySpark, run the quick start, then the core tests, or those named after `--`."""
     session.log("installing the project and PySpark %s: a minute, the first time", pyspark)
-    wanted = [f"pyspark[connect]=={pyspark}", ".[cli,kafka,metrics]", "hypothesis", "pytest", "pytest-timeout"]
+    wanted = [
+        f"pyspark[connect]=={pyspark}",
+        ".[cli,kafka,metrics]",
+        "hypothesis",
+        "psutil",
+        "pytest",
+        "pytest-timeout",
+    ]
     session.install("--reinstall-package", "spark-watermark-alignment", *wanted, silent=True)
     python = f"{session.bin}/python"
     session.env.update(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH="")
 
     session.log("running the quick start of README.md, with the project as it is installed")
     quick_start = session.run("python", "-c", _PRINT_QUICK_START, silent=True, log=False)
+    if _TRIGGER not in quick_start:
+        session.error("README.md starts its queries in another way than _TRIGGER says")
     with TemporaryDirectory() as elsewhere, session.chdir(elsewhere):
-        session.run("python", "-W", "ignore", "-c", f"{quick_start}\n{_COUNTED}", silent=True, log=False)
+        for code in (quick_start, quick_start.replace(_TRIGGER, _STREAM)):
+            session.run("python", "-W", "ignore", "-c", f"{code}\n{_COUNTED}", silent=True, log=False)
 
     session.log("running the core tests")
     core, warnings = (BEFORE_4_2, LEFT_OPEN) if pyspark < "4.2" else (CORE, [])
