@@ -35,7 +35,8 @@ def test_available_now_run_again_with_new_files_between_gives_each_row_once(
     later = {split: times + 1000 * SECOND for split, times in LOGS.items()}
 
     def run() -> dict[int, Rows]:
-        frame = exact(tmp_path / "in", includeMetadata="true", maxRowsPerTrigger=90, splitBy=split_by)
+        options = {"splitBy": split_by, "availableNowCheckpoint": tmp_path / "cp"}  # the second for Spark before 4.2
+        frame = exact(tmp_path / "in", includeMetadata="true", maxRowsPerTrigger=90, **options)
         return batches_of(frame, tmp_path / "cp")
 
     write_logs(tmp_path / "in", LOGS, files=2)
