@@ -263,7 +263,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start, end = entry
         if self._coordinator is None:
             self._coordinator = SourceCoordinator(self.source, self.rules, self.schema, processing_time_us)
-            self._coordinator.restore(self._newest(log).state)
+            # As a micro-batch that is read again: else a bounded source that has ended opens no files any more.
+            self._coordinator.restore(self._newest(log).state, is_read_again=True)
         splits = tuple(part.split for part in self._coordinator.ranges(start, end, 1, 1))
         limit_us = self.rules.time_limit_us if end.time_limit_us is None else end.time_limit_us
         return LateRange(

@@ -15,6 +15,7 @@ import pytest
 
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import (
     DataLossError,
@@ -298,6 +299,20 @@ def test_available_now_reads_to_what_is_committed_when_it_starts(tmp_path: Path)
     put_log(root, "c", 0, [1])
     query.settle()
     assert (late.run(), late.run()) == (late_keys, [])
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_the_late_records_of_a_bounded_source_are_read_when_it_has_ended(tmp_path: Path, split_by: str) -> None:
+    root = tmp_path / "in"
+    options = {"bounded": "true", "lateness": "bounded", "maxOutOfOrderness": "2 seconds", "splitBy": split_by}
+    query = Query(root, tmp_path / "cp", **options)
+    written = put_log(root, "a", 0, [0, 100, 1, 2, 3, 200])
+    while query.run(2):
+        pass
+    assert query.offset(query.batches("offsets")[-1])["watermark"] == MAX_WATERMARK
+    late = query.late()
+    assert late.drain() == written[3:5]
+    assert Counter(query.kept + late.rows) == Counter(written)
 
 
 def test_before_the_query_has_written_anything_there_is_nothing_and_the_log_says_what_is_waited_for(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from streaming_source.exceptions import DataLossError
-from tests.spark.repaired import every, with_late_records
+from tests.spark.repaired import LiveQuery, RepairQuery, Window, every, with_late_records
 from tests.spark.repaired_files import Files
 
 
@@ -40,3 +41,20 @@ def test_a_file_that_was_rewritten_is_named(tmp_path: Path) -> None:
     max((tmp_path / "in/a").iterdir()).rename(first)
     with pytest.raises(DataLossError, match=f"{first.name} was rewritten"):
         repairs.run()
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_the_windows_of_a_bounded_source_have_what_was_there_when_it_began(tmp_path: Path, split_by: str) -> None:
+    data = Files(tmp_path / "in", splitBy=split_by, lateness="bounded")
+    live = LiveQuery(data, Window(20, 20), tmp_path, maxOutOfOrderness="3 seconds", bounded="true")
+    data.put("a", every(range(20)))
+    data.put("b", [*every(range(100)), *every(range(20, 60)), *every(range(100, 150))])
+    while live.run(8):
+        pass
+    expected = live.window.counted(data.written)
+    assert live.target.rows != expected
+    # A file that comes later is not part of the query.
+    data.put("a", every(range(20, 40)))
+    os.utime(max((tmp_path / "in/a").iterdir()), (2e9, 2e9))
+    assert RepairQuery(live).run()
+    assert live.target.rows == expected

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
+from alignment.arrow_times import format_timestamp
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import (
     FilesCheckpoint,
@@ -120,7 +121,10 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
             marks = FinishedLog(checkpoint.order, self.place(self.state_location), remembered).load()
             segment = Segment((0, ""), marks.tobytes())
             remembered = replace(remembered, segments=(segment,), log=None, last=None)
-        source = replace(self.for_batch(), split_by=checkpoint.split_by)
+        source = replace(self.for_batch(), split_by=checkpoint.split_by, bounded=False)
+        if checkpoint.until_ms is not None:
+            # What came after a bounded stream began is no part of it.
+            source = replace(source, modified_before=format_timestamp((checkpoint.until_ms + 1) * 1000))
         return source, replace(checkpoint, remembered=remembered)
 
     def schema(self) -> pa.Schema:
