@@ -314,14 +314,19 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     >>> late = late_records(events, "/checkpoints/windows")  # doctest: +SKIP
     >>> late.writeStream.option("checkpointLocation", "/checkpoints/late").start("/data/late")  # doctest: +SKIP
     """
-    return late_frame(df, checkpoint, "late_records", from_batch)[0]
+    loaded = loaded_from(df, "late_records", may_be_exact=True)
+    return late_frame(df, loaded, checkpoint, "late_records", from_batch)
 
 
 def late_frame(
-    df: DataFrame, checkpoint: str, caller: str, from_batch: int | None, repair_delay_us: int | None = None
-) -> tuple[DataFrame, Loaded]:
-    """Return the frame of the late records, for repairs with their notes, and what `df` was loaded from."""
-    loaded = loaded_from(df, caller, may_be_exact=True)
+    df: DataFrame,
+    loaded: Loaded,
+    checkpoint: str,
+    caller: str,
+    from_batch: int | None,
+    repair_delay_us: int | None = None,
+) -> DataFrame:
+    """Return the frame of the late records of a frame, for repairs with their notes."""
     if not isinstance(checkpoint, str | PathLike):
         raise OptionError(
             f"{caller}: checkpoint = {checkpoint!r} is no path; give the checkpointLocation of the query whose "
@@ -347,7 +352,7 @@ def late_frame(
         fields = [StructField(field.name, field.dataType) for field in df.schema]
         schema = StructType([*fields, StructField(NOTE_COLUMN, StringType())])
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options)
-    return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load(), loaded
+    return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load()
 
 
 def _checked_name(name: str) -> str:

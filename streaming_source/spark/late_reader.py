@@ -42,7 +42,7 @@ NOTE_COLUMN: Final = "_repair"
 """Column that a frame for repairs has behind the others: null, but for one row of each micro-batch, the note.
 
 It is JSON: the `id` of the query of the late records; the `query` that routed them, with its `batch` that is committed
-and the `offset` of its source there; and the watermark `closed_us` by which its windows were emitted up to there.
+and the `offsets` of its sources there; and the watermark `closed_us` by which its windows were emitted up to there.
 """
 
 _VERSION: Final = 2
@@ -79,12 +79,14 @@ class LateInputPartition(InputPartition):
 class _Committed(NamedTuple):
     """A committed micro-batch of the query (-1 for none), the source's offset after it, and that offset's state.
 
-    Windows that end at or before `closed_us` were emitted up to there.
+    `offsets` are those of all sources, if they are JSON. Windows that end at or before `closed_us` were emitted up to
+    there.
     """
 
     batch: int
     offset: Offset
     state: SourceState[Any, Any]
+    offsets: Sequence[Offset] = ()
     closed_us: int = 0
 
 
@@ -192,7 +194,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start.get("n") is None:
             # Returned at once to become durable: Spark removes the offsets that it was looked up in.
             return {"v": _VERSION, "query": query, "batch": start["batch"], "log": None, "n": begin, "routed": routed}
-        last, offset, state, closed_us = self._newest(log) if self._target is None else self._target
+        last, offset, state, offsets, closed_us = self._newest(log) if self._target is None else self._target
         if state.sequence < begin:
             raise OffsetError(
                 f"late_records: late records up to state {begin} of the source were read, and {log.checkpoint} is at "
@@ -209,8 +211,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not count:
                 return start
             note = {"id": start.get("note", {}).get("id") or uuid4().hex[:12], "query": query, "batch": last}
-            read_to = {name: value for name, value in offset.items() if name != WHY}
-            end["note"] = {**note, "closed_us": closed_us, "offset": read_to}
+            read_to = [{name: value for name, value in one.items() if name != WHY} for one in offsets]
+            end["note"] = {**note, "closed_us": closed_us, "offsets": read_to}
         if len(names) > count:
             last_read = names[count - 1]
             return {**end, "n": last_read.sequence, "routed": last_read.routed, "more": True}
@@ -230,8 +232,11 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for trial in range(_TRIALS):
             last = max(log.committed(), default=-1)
             try:
-                closed_us = 0 if last < 0 else log.read(last).watermark_us
-                return _Committed(last, *self._state(log, last), closed_us)
+                if last < 0:
+                    return _Committed(last, *self._state(log, last))
+                logged = log.read(last)
+                offsets = [offset for offset in logged.parsed() if isinstance(offset, dict)]
+                return _Committed(last, *self._state(log, last), offsets, logged.watermark_us)
             except DataLossError:
                 if trial == _TRIALS - 1:
                     raise

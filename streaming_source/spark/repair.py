@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
+from pyspark.sql.types import StructField, StructType
 
-from alignment.arrow_times import format_timestamp
-from alignment.durations import format_duration, parse_duration_us
-from alignment.exceptions import InvalidArgumentError
-from alignment.touched_ranges import Ranges, covering, covering_sessions
-from alignment.watermarks import Int64Array
-from streaming_source.exceptions import OptionError
+from alignment.durations import format_duration
+from alignment.touched_ranges import Ranges
+from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.spark.exact_watermark import Loaded, loaded_from
 from streaming_source.spark.frames import SOURCES, late_frame
+from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.spark.touched import SPAN, Joined, Sessions, Touching, Windows, duration_us, quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["Repair", "repair"]
@@ -35,6 +35,10 @@ __all__ = ["Repair", "repair"]
 _log = logging.getLogger(__name__)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT: Final = "_moment"
+"""Column of late records: the event time."""
+_FRAME: Final = "_frame"
+"""Column of late records: the number of the frame among those that the function takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,13 @@ class Repair:
     Attributes
     ----------
     query : str
-        The query that repairs: the same as long as its checkpoint.
+        The query that repairs: the same as long as its checkpoint. Of a join there are two, one for late records of
+        each frame.
     batch : int
         Its micro-batch. With `query` it names what is written: the same again has the same windows and rows.
     windows : sequence of (datetime, datetime)
-        The event times that were read again, each from the first to before the second, in UTC. Each window lies in one.
+        The event times that were read again, each from the first to before the second, in UTC; of a join those of the
+        first frame. Each window lies in one.
     """
 
     query: str
@@ -56,14 +62,13 @@ class Repair:
     windows: Sequence[tuple[datetime, datetime]]
 
 
-Compute = Callable[["DataFrame"], "DataFrame"]
 Write = Callable[["DataFrame", Repair], None]
 
 
 def repair(
     df: DataFrame,
     checkpoint: str,
-    compute: Compute,
+    compute: Callable[..., DataFrame],
     write: Write,
     *,
     window: str | None = None,
@@ -71,6 +76,8 @@ def repair(
     start: str | None = None,
     gap: str | None = None,
     longest: str | None = None,
+    join: DataFrame | None = None,
+    between: tuple[timedelta | str, timedelta | str] | None = None,
     keys: Sequence[str] = (),
     within: timedelta | str | None = None,
     from_batch: int | None = None,
@@ -90,7 +97,8 @@ def repair(
         The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
     compute
         The function that makes the windows of a frame like `df`: the same that the query uses. Its result has the
-        column `window`, of `F.window` over the event time; or `session_window`, of `F.session_window`.
+        column `window`, of `F.window` over the event time; or `session_window`, of `F.session_window`. For a join it
+        takes two frames.
     write
         Called with the corrected windows, as a batch frame, and the `Repair`. It replaces the windows in the target. It
         may be called again with the same ones after a failure.
@@ -99,9 +107,14 @@ def repair(
     gap, longest
         Of sessions, in place of `window`: the gap of `F.session_window`, and how long a session is at most. A late
         record may join sessions: what is written replaces all sessions of its key that lie within it.
+    join, between
+        Of a join of two frames of the query, in place of `window`: the second frame, with `late=route` too, and how
+        much later than `df`'s the event times of its rows are at least and at most: what the function's condition
+        allows, or more. `compute` takes both frames. It is an inner, left outer or left semi join, whose result has
+        `df`'s event time under its name. What is written replaces the rows of the same event time of `df` and keys.
     keys
-        Columns of `df` by which `compute` groups, unchanged in its result: then only keys that were touched are
-        computed and written. Without them a touched window is written with all its rows.
+        Columns of `df` (and of `join`) by which `compute` groups or joins, unchanged in its result: then only keys that
+        were touched are computed and written. Without them a touched window is written with all its rows.
     within
         Late records further than this behind the watermark repair nothing. They are counted in the log. Give less than
         the source keeps its records.
@@ -116,8 +129,8 @@ def repair(
     Raises
     ------
     OptionError
-        If the frame has operations on it, or lacks option `late=route`; if a key is no column of it, or a duration has
-        no fixed length.
+        If a frame has operations on it, or lacks option `late=route`; if a key is no column of it, a duration has no
+        fixed length, or arguments do not belong together.
 
     Examples
     --------
@@ -128,135 +141,109 @@ def repair(
     ... )  # doctest: +SKIP
     >>> corrections.option("checkpointLocation", "/checkpoints/repairs").start()  # doctest: +SKIP
     """
-    touching = _touching(window, slide, start, gap, longest)
-    late, loaded = late_frame(df, checkpoint, "repair", from_batch, touching.longest_us)
-    source = SOURCES.get(loaded.format_name) or AlignedDataSource.of_format(loaded.format_name, loaded.options)
-    if missing := [key for key in keys if key not in df.columns]:
-        raise OptionError(
-            f"repair: keys {missing} are no columns of the frame, which has {', '.join(df.columns)}; give columns that "
-            "the function groups by as they are, or leave keys out"
+    dfs = [df] if join is None else [df, join]
+    loaded = [loaded_from(one, "repair", may_be_exact=True) for one in dfs]
+    frames = [_Frame.of(one, of_it, keys) for one, of_it in zip(dfs, loaded, strict=True)]
+    joined = None if join is None else (frames[0].event_time, bool(keys))
+    touching = _touching(window, slide, start, gap, longest, between, joined)
+    late = [
+        frame.touching(late_frame(one, of_it, checkpoint, "repair", from_batch, delay_us), number, keys)
+        for number, (one, of_it, frame, delay_us) in enumerate(
+            zip(dfs, loaded, frames, touching.delays_us, strict=True)
         )
-    repairs = _Repairs(
-        format_name=loaded.format_name,
-        options={name: value for name, value in loaded.options.items() if name.lower() != "watermarkrows"},
-        columns=df.columns,
-        event_time=source.event_time_in(df.schema),
-        compute=compute,
-        write=write,
-        touching=touching,
-        keys=tuple(keys),
-        within_us=None if within is None else _duration_us("within", within),
-    )
-    return late.writeStream.foreachBatch(repairs)
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """The arguments of `F.window`."""
-
-    window: str
-    slide: str | None
-    start: str | None
-    column = "window"
-
-    @property
-    def longest_us(self) -> int:
-        """How long after a record a window may end that has it."""
-        if self.slide is not None:
-            _duration_us("slide", self.slide)
-        return _duration_us("window", self.window)
-
-    def of(self, event_time: str) -> Column:
-        """The windows that a late record touches, each from `start` to `end`."""
-        from pyspark.sql import functions as F
-
-        return F.window(event_time, self.window, self.slide or self.window, self.start or "0 seconds")
-
-    def among(self, result: DataFrame, touched: DataFrame, is_of_key: Column) -> DataFrame:
-        """The windows of the result that are touched."""
-        from pyspark.sql import functions as F
-
-        return result.join(touched, (F.col("window.start") == touched["_window.start"]) & is_of_key, "left_semi")
-
-    def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
-        """The event times that the touched windows have. `repaired` reads what is written from these."""
-        return covering(*_spans(touched, "_window"))
-
-
-@dataclass(frozen=True)
-class _Sessions:
-    """The gap of `F.session_window`, and how long a session is at most."""
-
-    gap: str
-    longest: str
-    column = "session_window"
-
-    @property
-    def longest_us(self) -> int:
-        return _duration_us("longest", self.longest)
-
-    @property
-    def _gap_us(self) -> int:
-        return _duration_us("gap", self.gap)
-
-    def of(self, event_time: str) -> Column:
-        from pyspark.sql import functions as F
-
-        moment = F.col(_quoted(event_time))
-        return F.struct(moment.alias("start"), (moment + F.expr(f"INTERVAL {self._gap_us} MICROSECOND")).alias("end"))
-
-    def among(self, result: DataFrame, touched: DataFrame, is_of_key: Column) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        moment = touched["_window.start"]
-        has_it = (F.col("session_window.start") <= moment) & (moment < F.col("session_window.end"))
-        # Nothing is pushed through `observe`: Spark would filter records before it has merged them into sessions.
-        return result.observe("sessions", F.count(F.lit(1))).join(touched, has_it & is_of_key, "left_semi")
-
-    def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
-        """They grow until the sessions in them do not."""
-        times_us, _ = _spans(touched, "_window")
-        if not times_us.size:
-            return []
-
-        def sessions_in(ranges: Ranges) -> tuple[Int64Array, Int64Array]:
-            starts_us, ends_us = _spans(repaired(ranges), "session_window")
-            if (open_ones := ends_us > closed_us).any():
-                start, end = (format_timestamp(int(side[open_ones][0])) for side in (starts_us, ends_us))
-                raise OptionError(
-                    f"repair: longest = {self.longest!r}, and a session goes from {start} to {end}, which is after the "
-                    f"watermark {format_timestamp(closed_us)} of the query: it may still have it open. Give a longer "
-                    "one, with a new checkpointLocation and from_batch"
-                )
-            return starts_us, ends_us
-
-        return covering_sessions(times_us, self._gap_us, sessions_in)
+    ]
+    within_us = None if within is None else duration_us("within", within)
+    repairs = _Repairs(frames, compute, write, touching, tuple(keys), within_us)
+    frame = late[0] if len(late) == 1 else late[0].union(late[1])
+    return frame.writeStream.foreachBatch(repairs)
 
 
 def _touching(
-    window: str | None, slide: str | None, start: str | None, gap: str | None, longest: str | None
-) -> _Windows | _Sessions:
-    if window is not None and gap is None and longest is None:
-        return _Windows(window, slide, start)
-    if window is None and slide is None and start is None and gap is not None and longest is not None:
-        return _Sessions(gap, longest)
+    window: str | None,
+    slide: str | None,
+    start: str | None,
+    gap: str | None,
+    longest: str | None,
+    between: tuple[timedelta | str, timedelta | str] | None,
+    joined: tuple[str, bool] | None,
+) -> Touching:
+    arguments = {"window": window, "slide": slide, "start": start, "gap": gap, "longest": longest}
+    given = {name for name, value in {**arguments, "between": between, "join": joined}.items() if value is not None}
+    if window is not None and given <= {"window", "slide", "start"}:
+        return Windows(window, slide, start)
+    if gap is not None and longest is not None and len(given) == 2:
+        return Sessions(gap, longest)
+    if between is not None and joined is not None and len(given) == 2:
+        low_us, high_us = (duration_us("between", bound, -(2**62)) for bound in between)
+        if low_us > high_us:
+            raise OptionError(f"repair: between = {between!r}: the first is later than the second; swap them")
+        return Joined(joined[0], low_us, high_us, joined[1])
     raise OptionError(
-        "repair: give window, with slide and start if F.window has them; or gap and longest for sessions. Nothing else "
-        "is repaired: deduplication has nothing to repair, and joins of streams cannot be"
+        "repair: give window, with slide and start if F.window has them; or gap and longest for sessions; or join and "
+        "between for a join of two frames. Nothing else is repaired: deduplication has nothing to repair"
     )
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """A frame of the query that is repaired: its source, and how a batch reads it."""
+
+    source: AlignedDataSource
+    format_name: str
+    options: Mapping[str, str]
+    schema: StructType
+    event_time: str
+
+    @classmethod
+    def of(cls, df: DataFrame, loaded: Loaded, keys: Sequence[str]) -> _Frame:
+        if missing := [key for key in keys if key not in df.columns]:
+            raise OptionError(
+                f"repair: keys {missing} are no columns of the frame, which has {', '.join(df.columns)}; give columns "
+                "that the function groups by as they are, or leave keys out"
+            )
+        source = SOURCES.get(loaded.format_name) or AlignedDataSource.of_format(loaded.format_name, loaded.options)
+        options = {name: value for name, value in loaded.options.items() if name.lower() != "watermarkrows"}
+        schema = StructType([StructField(field.name, field.dataType) for field in df.schema])
+        return cls(source, loaded.format_name, options, schema, source.event_time_in(schema))
+
+    def touching(self, late: DataFrame, number: int, keys: Sequence[str]) -> DataFrame:
+        """Of late records what decides what they touch, by names that no result has; and the notes."""
+        from pyspark.sql import functions as F
+
+        from streaming_source.spark.late_reader import NOTE_COLUMN
+
+        of_key = [F.col(quoted(key)).alias(name) for key, name in zip(keys, _key_names(keys), strict=True)]
+        moment = F.col(quoted(self.event_time)).alias(_MOMENT)
+        return late.select(moment, F.lit(number).alias(_FRAME), *of_key, NOTE_COLUMN)
+
+    def read(self, spark: SparkSession, offsets: Sequence[Mapping[str, Any]], ranges: Ranges) -> DataFrame:
+        """Read ranges of event times, up to where the query had read this source."""
+        from pyspark.sql import functions as F
+
+        codec = OffsetCodec(self.source.source)
+        # There is one for each source that has late records: the other frame of a join may be of another query.
+        offset = next((offset for offset in offsets if codec.is_of_source(offset)), None)
+        if offset is None:
+            raise OffsetError(
+                f"repair: the query's checkpoint has no offset of {self.source.source.name} with the options of this "
+                "frame; give the frames that the query itself joins"
+            )
+        reader = spark.read.format(self.format_name).options(**self.options)
+        reader = reader.option("repairRead", json.dumps({"ranges": ranges, "offset": offset}))
+        # No record without a time is in a range: where the function makes it nullable, a join adds rows without it.
+        instead = F.lit(_EPOCH).cast(self.schema[self.event_time].dataType)
+        found = reader.schema(self.schema).load()
+        return found.withColumn(self.event_time, F.coalesce(quoted(self.event_time), instead))
 
 
 @dataclass(frozen=True)
 class _Repairs:
-    """What `foreachBatch` calls: it repairs the windows that the late records of a micro-batch touch."""
+    """What `foreachBatch` calls: it repairs what the late records of a micro-batch touch."""
 
-    format_name: str
-    options: Mapping[str, str]
-    columns: Sequence[str]
-    event_time: str
-    compute: Compute
+    frames: Sequence[_Frame]
+    compute: Callable[..., DataFrame]
     write: Write
-    touching: _Windows | _Sessions
+    touching: Touching
     keys: tuple[str, ...]
     within_us: int | None
 
@@ -269,33 +256,37 @@ class _Repairs:
         try:
             notes = late.where(F.col(NOTE_COLUMN).isNotNull()).select(NOTE_COLUMN).collect()
             if notes:
-                self._repair(late.where(F.col(NOTE_COLUMN).isNull()), json.loads(notes[0][0]), batch)
+                # Each frame has one, if it has late records.
+                newest = max((json.loads(note[0]) for note in notes), key=lambda note: note["batch"])
+                self._repair(late.where(F.col(NOTE_COLUMN).isNull()), newest, batch)
         finally:
             late.unpersist()
 
     def _repair(self, late: DataFrame, note: Mapping[str, Any], batch: int) -> None:
         from pyspark.sql import functions as F
 
-        late = self._recent(late, note["closed_us"])
-        window = late.select(self.touching.of(self.event_time).alias("_window"), *map(_quoted, self.keys))
-        # Other names than those of the result, with which they are compared.
-        names = [f"_key_{number}" for number in range(len(self.keys))]
-        touched = window.select("_window", *(F.col(_quoted(k)).alias(n) for k, n in zip(self.keys, names, strict=True)))
-        touched = touched.distinct().persist()
+        names = _key_names(self.keys)
+        # A micro-batch that was planned before joins could be repaired has one offset.
+        offsets = note["offsets"] if "offsets" in note else [note["offset"]]
+        spans = self._recent(late, note["closed_us"]).select(self.touching.of(_MOMENT, _FRAME).alias(SPAN), *names)
+        touched = spans.distinct().persist()
         try:
 
             def repaired(ranges: Ranges) -> DataFrame:
-                again = self._read(late, note["offset"], ranges)
-                if self.keys:
-                    of_keys = touched.select(*names).distinct()
-                    again = again.join(F.broadcast(of_keys), _equal(again, self.keys, of_keys, names), "left_semi")
-                result = self.compute(again)
+                of_keys = F.broadcast(touched.select(*names).distinct())
+                again = []
+                for number, frame in enumerate(self.frames):
+                    read = frame.read(late.sparkSession, offsets, self.touching.read(ranges, number))
+                    if self.keys:
+                        read = read.join(of_keys, _equal(read, self.keys, of_keys, names), "left_semi")
+                    again.append(read)
+                result = self.compute(*again)
                 self._check(result)
                 return self.touching.among(result, touched, _equal(result, self.keys, touched, names))
 
             if ranges := self.touching.ranges(touched, repaired, note["closed_us"]):
-                spans = tuple((_moment(first), _moment(last)) for first, last in ranges)
-                self.write(repaired(ranges), Repair(note["id"], batch, spans))
+                windows = tuple((_moment(first), _moment(last)) for first, last in ranges)
+                self.write(repaired(ranges), Repair(note["id"], batch, windows))
         finally:
             touched.unpersist()
 
@@ -305,7 +296,7 @@ class _Repairs:
 
         if self.within_us is None:
             return late
-        is_old = F.unix_micros(_quoted(self.event_time)) < closed_us - self.within_us
+        is_old = F.unix_micros(_MOMENT) < closed_us - self.within_us
         if old := late.where(is_old).count():
             _log.warning(
                 "%d late records repair nothing: they are further than within = %s behind the watermark",
@@ -314,32 +305,22 @@ class _Repairs:
             )
         return late.where(~is_old)
 
-    def _read(self, late: DataFrame, offset: Mapping[str, Any], ranges: Ranges) -> DataFrame:
-        reader = late.sparkSession.read.format(self.format_name).options(**self.options)
-        reader = reader.option("repairRead", json.dumps({"ranges": ranges, "offset": offset}))
-        return reader.schema(late.select(*map(_quoted, self.columns)).schema).load()
-
     def _check(self, result: DataFrame) -> None:
         if result.isStreaming:
             raise OptionError(
-                "repair: the function joins its frame with another stream, and joins of streams cannot be repaired; "
-                "let it join with a table"
+                "repair: the function joins its frame with another stream, which it must be given: give repair that "
+                "frame as join, and between; or let it join with a table"
             )
-        if missing := [name for name in (self.touching.column, *self.keys) if name not in result.columns]:
+        if missing := [name for name in (*self.touching.columns, *self.keys) if name not in result.columns]:
             raise OptionError(
-                f"repair: the function's result has the columns {', '.join(result.columns)}, and not {missing}: "
-                f"windows are replaced by the column {self.touching.column}, of F.{self.touching.column}, and by the "
-                "keys. Let the function keep these, or leave keys out"
+                f"repair: the function's result has the columns {', '.join(result.columns)}, and not {missing}: rows "
+                "are replaced by the column window of F.window, session_window of F.session_window, or the first "
+                "frame's event time in a join; and by the keys. Let the function keep these, or leave keys out"
             )
 
 
-def _spans(windows: DataFrame, column: str) -> tuple[Int64Array, Int64Array]:
-    from pyspark.sql import functions as F
-
-    ends = (F.unix_micros(f"{column}.{end}") for end in ("start", "end"))
-    rows = windows.select(column).distinct().select(*ends).collect()
-    starts_us, ends_us = np.array(rows, np.int64).reshape(-1, 2).T
-    return starts_us, ends_us
+def _key_names(keys: Sequence[str]) -> list[str]:
+    return [f"_key_{number}" for number in range(len(keys))]
 
 
 def _equal(left: DataFrame, columns: Sequence[str], right: DataFrame, names: Sequence[str]) -> Column:
@@ -348,20 +329,9 @@ def _equal(left: DataFrame, columns: Sequence[str], right: DataFrame, names: Seq
 
     same = F.lit(True)
     for column, name in zip(columns, names, strict=True):
-        same = same & left[_quoted(column)].eqNullSafe(right[name])
+        same = same & left[quoted(column)].eqNullSafe(right[name])
     return same
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _moment(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
-
-
-def _duration_us(name: str, value: timedelta | str) -> int:
-    try:
-        return parse_duration_us(value, name=name, minimum_us=1)
-    except InvalidArgumentError as error:
-        raise OptionError(f"repair: {error}") from None

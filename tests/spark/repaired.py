@@ -275,13 +275,11 @@ class RepairQuery:
         return True
 
     def _corrected(self, late: list[Record], note: Mapping[str, Any]) -> Windows:
-        live = self.live
+        live, (offset,) = self.live, note["offsets"]
         assert late, "a micro-batch with a note has late records"
 
         def read(ranges: Ranges) -> list[Record]:
-            source = live.data.source(
-                **live.options, repairRead=json.dumps({"ranges": ranges, "offset": note["offset"]})
-            )
+            source = live.data.source(**live.options, repairRead=json.dumps({"ranges": ranges, "offset": offset}))
             reader = source.batch_reader(source.schema())
             again = [r for part in reader.partitions() for b in reader.read(part) for r in live.data.records(b)]
             self.rows_again += len(again)
@@ -291,7 +289,7 @@ class RepairQuery:
         corrected = touched_by(late, live.window.counted(read(live.window.ranges(late, read))))
         # The rule: closed windows alone, and of these all records up to the positions that are named, no more.
         assert max(end for _, end, _ in corrected) <= note["closed_us"], "no open window is written"
-        expected = live.window.counted(live.data.known_at(note["offset"], live.all_up_to(note["batch"])))
+        expected = live.window.counted(live.data.known_at(offset, live.all_up_to(note["batch"])))
         assert corrected == touched_by(late, expected)
         return corrected
 
@@ -329,6 +327,8 @@ def check_seed(
     data.put("z", [(far_us, "x", 0)])
     live.die()
     quiet(live)
+    # One that starts anew looks at once: a slow look that found nothing is not repeated for a while.
+    repairs.die()
     while repairs.run(dies=chance.choice(deaths)):
         pass
     expected = window.counted(data.written)

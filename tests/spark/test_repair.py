@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -85,6 +86,27 @@ def test_sliding_windows_are_repaired_as_a_whole_with_keys_and_without(
     ((_, rows),) = query.repairs
     # Each late record is in three windows, two of them in the same: of their keys, or of both.
     assert len(rows) == (12 if keys else 18)
+
+
+@pytest.mark.soak
+def test_a_micro_batch_that_was_planned_before_joins_could_be_repaired_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def fails(step: str) -> None:
+        raise RuntimeError("killed")
+
+    query = Query(spark, tmp_path)
+    query.put_late()
+    with pytest.raises(StreamingQueryException, match="killed"):
+        query.repair(fails)
+    (planned,) = (tmp_path / "repairs/offsets").glob("[0-9]*")
+    *head, offset = planned.read_text().splitlines()
+    of_query = json.loads(offset)
+    (of_query["note"]["offset"],) = of_query["note"].pop("offsets")
+    planned.write_text("\n".join([*head, json.dumps(of_query)]))
+    planned.with_name(f".{planned.name}.crc").unlink()
+    query.repair()
+    assert query.target.rows() == query.expected
 
 
 @pytest.mark.soak
