@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ SILENT = range(2, 4)
 """Rounds in which the last split has nothing; it goes on where it was."""
 
 _CLOSING_US: Final = T0 + 86_400 * SECOND
+"""When the row is that each split has at the end."""
 Times = list[list[npt.NDArray[np.int64]]]
 """Event times: of each round, by split, in the order in which they are written."""
 
@@ -142,12 +143,20 @@ class Hops:
         writer.option("path", str(self.root / name)).trigger(availableNow=True).start().awaitTermination()
 
     def lost(self, rows: npt.NDArray[np.int64]) -> tuple[int, int]:
-        """How many rows are lost of the windows that are out, and how many are in windows that are not."""
+        """How many rows are lost of the windows that are out, and how many are in windows that are not.
+
+        Counted window by window: what one has too many does not hide what another one lacks, and is an error.
+        """
         gold = pq.read_table(self.root / "gold")
-        starts = pc.struct_field(gold["window"], "start").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-        of_rows = starts < _CLOSING_US // 2 + T0 // 2
-        is_out = rows < starts[of_rows].max() + 600 * SECOND
-        return int(is_out.sum() - gold["n"].to_numpy()[of_rows].sum()), int((~is_out).sum())
+        starts = pc.struct_field(gold["window"], "start").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        found = dict(zip(starts.to_pylist(), gold["n"].to_pylist(), strict=True))
+        windows, counts = np.unique(rows // (600 * SECOND) * 600 * SECOND, return_counts=True)
+        last_out = max(start for start in found if start <= windows.max())
+        lacking = [int(n) - found.get(int(start), 0) for start, n in zip(windows, counts, strict=True)]
+        is_out = windows <= last_out
+        assert len(found) == gold.num_rows, "a window came twice"
+        assert min(lacking) >= 0, "a window has rows of another one"
+        return sum(compress(lacking, is_out)), int(counts[~is_out].sum())
 
     def cells(self, rows: npt.NDArray[np.int64], best: list[int]) -> list[str]:
         """Rows lost, and not out, and how far gold is behind what could be known."""
