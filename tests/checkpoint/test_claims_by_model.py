@@ -60,10 +60,15 @@ class Query:
         spread = draw.choice([1, 5, 60]) * SECOND
         now = self.batch * draw.choice([1, 7, 20]) * SECOND
         times = [max(0, now + draw.randrange(-spread, spread)) for _ in range(draw.randrange(5))]
-        self.planned = self._windows(times) if self.size is not None else self._rows(times)
+        # And some just where a claim that is a little too far is false.
+        exact = draw.random() < 0.3
+        self.planned = self._windows(times, exact) if self.size is not None else self._rows(times, exact)
 
-    def _windows(self, times: list[int]) -> Committed:
+    def _windows(self, times: list[int], exact: bool) -> Committed:
         assert self.size is not None
+        if exact:
+            end = (max([self.read_us - self.delay, *times]) // self.size + 1) * self.size
+            times = [*times, end + self.delay - self.draw.choice([0, 1, MS])]
         self.written.plan(self.batch, self.watermark)
         ends = {t // self.size * self.size + self.size for t in times}
         self.windows |= {end for end in ends if end > self.late}
@@ -73,8 +78,9 @@ class Query:
         implied = max(self.watermark, (self.read_us - self.delay) // MS * MS)
         return Committed(self.written.id, self.batch, emitted, implied)
 
-    def _rows(self, times: list[int]) -> Committed:
+    def _rows(self, times: list[int], exact: bool) -> Committed:
         """Rows of a source whose watermark is right for those on time; the others are late, and kept."""
+        times = [*times, self.watermark + 1] if exact else times
         on_time = [t for t in times if t > self.watermark]
         if self.ended:
             on_time = []
