@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,13 +45,14 @@ def naive(log: Log, queries: Sequence[str]) -> dict[str, tuple[int, int]] | None
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The versions that are read."""
+    """The versions that are read as a whole."""
     versions: list[int] = []
     whole = commits._read
 
-    def counted(filesystem: Any, path: str) -> bytes | None:
-        versions.append(int(Path(path).stem))
-        return whole(filesystem, path)
+    def counted(filesystem: Any, path: str, size: int | None = None) -> bytes | None:
+        if size is None:
+            versions.append(int(Path(path).stem))
+        return whole(filesystem, path, size)
 
     monkeypatch.setattr(commits, "_read", counted)
     return versions
@@ -105,3 +107,13 @@ def test_of_a_thousand_commits_that_are_read_one_is_parsed_and_none_is_read_agai
     read.clear()
     assert look(tmp_path, ["qa"], known) == known
     assert read == [83]
+
+
+@pytest.mark.parametrize("last", [3, 5, 9])
+def test_a_log_that_was_replaced_is_read_anew(tmp_path: Path, last: int) -> None:
+    """As by a table that was dropped and made anew, or a backup: it is not taken for the one that was read."""
+    write(tmp_path, [[("qa", number)] for number in range(6)])
+    known = look(tmp_path, ["qa"])
+    shutil.rmtree(tmp_path)
+    write(tmp_path, [[("qc", 7)], *([("qa", number)] for number in range(last))])
+    assert look(tmp_path, ["qa"], known).commits == {"qa": (last - 1, last)}

@@ -18,7 +18,13 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, newest_commits, read_commit
+from streaming_source.connectors.delta.commits import (
+    LogFiles,
+    commit_digest,
+    latest_protocol,
+    newest_commits,
+    read_commit,
+)
 from streaming_source.connectors.delta.lister import DeltaLister
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
@@ -193,20 +199,23 @@ class DeltaSource(TableSource):
     def newest_micro_batches(
         self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
     ) -> NewestMicroBatches:
-        if known is not None and not known.queries >= {*queries}:
-            known = None
-        after = None if known is None else known.last
-        reached, commits = newest_commits(self.title, *self.root.open(), queries, last, after)
-        if known is not None:
+        filesystem, root = self.root.open()
+        if (
+            known is not None
+            and known.queries >= {*queries}
+            and known.digest == commit_digest(filesystem, root, known.last)
+        ):
+            reached, commits = newest_commits(self.title, filesystem, root, queries, last, known.last)
             commits += known.as_commits(self.title)
-            return NewestMicroBatches.among(commits, queries, reached)
-        for query in {*queries} - {batch.query for commit in commits for batch in commit.micro_batches}:
-            # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
-            table = self._open_table(last)
-            if (number := table.transaction_version(query)) is not None:
-                newest = MicroBatch(query, int(number))
-                commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (newest,)))
-        return NewestMicroBatches.among(commits, queries, reached)
+        else:
+            reached, commits = newest_commits(self.title, filesystem, root, queries, last, None)
+            for query in {*queries} - {batch.query for commit in commits for batch in commit.micro_batches}:
+                # The transactions of all queries are in a checkpoint of the log, without the versions they are of.
+                table = self._open_table(last)
+                if (number := table.transaction_version(query)) is not None:
+                    newest = MicroBatch(query, int(number))
+                    commits.append(Commit(table.version(), self.title, CommitKind.APPEND, (newest,)))
+        return NewestMicroBatches.among(commits, queries, reached, commit_digest(filesystem, root, reached))
 
     @property
     def _change_rules(self) -> ChangeRules:

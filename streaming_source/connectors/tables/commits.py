@@ -120,15 +120,19 @@ class Commit:
 class NewestMicroBatches:
     """The last commit of each of these `queries` up to the version `last`: its micro-batch, and its version.
 
-    In `commits` the query that committed last comes first, and one that has committed nothing is left out.
+    In `commits` the query that committed last comes first, and one that has committed nothing is left out. By the
+    `digest` of the commit `last` a later look sees that the log is still the one that was read.
     """
 
     last: int
     queries: frozenset[str]
     commits: Mapping[str, tuple[int, int]]
+    digest: str | None = None
 
     @staticmethod
-    def among(newest_first: Iterable[Commit], queries: Collection[str], last: int) -> NewestMicroBatches:
+    def among(
+        newest_first: Iterable[Commit], queries: Collection[str], last: int, digest: str | None = None
+    ) -> NewestMicroBatches:
         """Find them; a `ClaimError` if one claims nothing, or if a later commit has ended the claims of its query."""
         found: dict[str, tuple[int, int]] = {}
         restoring: list[Commit] = []
@@ -143,7 +147,7 @@ class NewestMicroBatches:
                     found[batch.query] = batch.number, commit.version
             if commit.restores:
                 restoring.append(commit)
-        return NewestMicroBatches(last, frozenset(queries), found)
+        return NewestMicroBatches(last, frozenset(queries), found, digest)
 
     def as_commits(self, title: str) -> Iterator[Commit]:
         """Return what is known of them as commits, of the table `title`, newest first."""
