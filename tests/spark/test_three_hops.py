@@ -185,7 +185,8 @@ def check_gold(root: Path, rows: Rows, late: int, skipped: Set[int]) -> None:
     claimed: list[int] = []
     for number in range(log.last("offsets") + 1):
         (offset,) = log.offsets(number)
-        claims = offset["enumerator"][1].get("claims", [])
+        # Before the table was listed for the first time there is no enumerator's state.
+        claims = offset["enumerator"][1].get("claims", []) if offset["enumerator"] else []
         claimed.append(min((claim[2] for claim in claims), default=-1))
         if claims and claimed[-1] > 0:
             assert offset["watermark"] == claimed[-1], f"micro-batch {number} of gold is behind what silver claims"
@@ -244,6 +245,10 @@ class Group:
         time.sleep(self._chance.random())
         program.kill()
         self._note_skipped()
+        for log in (pipeline.logs[name] for pipeline in self.pipelines for name in names):
+            if log.last("offsets") < 0:
+                # Spark 4.2 does not start where the first offsets were only half written.
+                shutil.rmtree(log.checkpoint / "offsets", ignore_errors=True)
         for name in names:
             inside = sum(pipeline.logs[name].is_inside for pipeline in self.pipelines)
             self.inside[name] += inside
