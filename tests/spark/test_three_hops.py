@@ -23,7 +23,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source import complete_until
@@ -132,10 +132,10 @@ class Pipeline:
 
     @staticmethod
     def _try(change: Callable[[], object]) -> bool:
-        """Spark's commits go on meanwhile: a change that comes between them is given up."""
+        """Spark's commits go on meanwhile: a change that comes between them, or before the first, is given up."""
         try:
             change()
-        except (CommitFailedError, FileNotFoundError, OSError):
+        except (CommitFailedError, TableNotFoundError, FileNotFoundError, OSError):
             return False
         return True
 
