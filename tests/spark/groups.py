@@ -169,8 +169,14 @@ def _members(spark: SparkSession) -> dict[int, SourceReport]:
 
 
 def planners(spark: SparkSession) -> list[int]:
-    """The processes of the members of all groups."""
-    return list(_members(spark))
+    """The processes of the members of all groups that run.
+
+    One that was killed stays a member for a while, and its number may be that of another process, or of a thread of the
+    driver, by then.
+    """
+    descendants = spark._jvm.java.lang.ProcessHandle.current().descendants()  # type: ignore[union-attr]
+    running = {handle.pid() for handle in descendants.toArray()}
+    return [pid for pid in _members(spark) if pid in running]
 
 
 def _planner_at(spark: SparkSession, watermark: int) -> int | None:
