@@ -7,12 +7,13 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -23,7 +24,17 @@ from alignment.groups import SourceReport, source_limit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.connectors.files import FileSource
 from streaming_source.coordinator.group_location import member_from_json
-from tests.spark.support import SECOND, T0, Run, available_now, end_offset, eventually, write_file, write_logs
+from tests.spark.support import (
+    SECOND,
+    T0,
+    Run,
+    available_now,
+    end_offset,
+    eventually,
+    processes,
+    write_file,
+    write_logs,
+)
 
 DRIFT = 60 * SECOND
 # The same number of records a micro-batch are one time as much event time on the one side, ten times on the other.
@@ -156,7 +167,11 @@ def _reached(end: str) -> int:
 
 
 def _members(spark: SparkSession) -> dict[int, SourceReport]:
-    """What the members of the group have said last, by their planners' processes."""
+    """What the members of the group that run have said last, by their planners' processes.
+
+    One that was killed stays a member for a while, and its number may be that of another process, or of a thread of the
+    driver, by then.
+    """
     # Spark's way to it from here, the block manager, has methods whose classes PySpark does not bring along.
     (folder,) = Path(spark.conf.get("spark.local.dir") or "").rglob("blockmgr-*")
     with closing(sqlite3.connect(folder / "watermark-alignment.sqlite")) as file:
@@ -164,19 +179,20 @@ def _members(spark: SparkSession) -> dict[int, SourceReport]:
             rows = file.execute("SELECT report FROM member").fetchall()
         except sqlite3.OperationalError:
             return {}  # nobody was there yet
-    members = [member_from_json(text) for (text,) in rows]
-    return {member.pid: member.report for member in members}
+    members, running = [member_from_json(text) for (text,) in rows], processes(spark)
+    return {member.pid: member.report for member in members if member.pid in running}
 
 
-def planners(spark: SparkSession) -> list[int]:
-    """The processes of the members of all groups that run.
-
-    One that was killed stays a member for a while, and its number may be that of another process, or of a thread of the
-    driver, by then.
-    """
-    descendants = spark._jvm.java.lang.ProcessHandle.current().descendants()  # type: ignore[union-attr]
-    running = {handle.pid() for handle in descendants.toArray()}
-    return [pid for pid in _members(spark) if pid in running]
+def kill_some_planners(spark: SparkSession, run: Run, after: int, rng: np.random.Generator) -> None:
+    """After so many micro-batches; the query fails, unless none of its planners was among them."""
+    with suppress(StreamingQueryException):
+        eventually(lambda: len(run.progress) >= after or not run.query.isActive, "some micro-batches")
+        for pid in _members(spark):
+            if rng.random() < 0.7:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        run.query.processAllAvailable()
+    run.query.stop()
 
 
 def _planner_at(spark: SparkSession, watermark: int) -> int | None:

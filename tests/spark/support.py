@@ -222,6 +222,12 @@ def eventually(
     return result
 
 
+def processes(spark: SparkSession) -> list[int]:
+    """The processes that the driver has started, and those that these have."""
+    stream = spark._jvm.java.lang.ProcessHandle.current().descendants()  # type: ignore[union-attr]
+    return [handle.pid() for handle in stream.toArray()]
+
+
 def forget_batches(log: Path, first: int) -> None:
     """Delete the entries of a checkpoint's or sink's log from batch `first` on, as if the driver had died before."""
     for file in log.iterdir():

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import read_stream
-from tests.spark.groups import planners
+from tests.spark.groups import kill_some_planners
 from tests.spark.support import (
     MINUTE,
     SECOND,
@@ -166,15 +162,7 @@ def test_killed_planners_and_restarts_give_the_batch_over_what_is_on_time(
     for _ in range(4):
         frame = union(spark, tmp_path, names, maxRowsPerTrigger="60")
         run = Run(spark, frame, tmp_path / "cp", trigger=trigger, files=tmp_path / "out")
-        with suppress(StreamingQueryException):
-            after = int(rng.integers(0, 5))
-            eventually(lambda run=run, after=after: len(run.progress) >= after or not run.query.isActive, "some")
-            for pid in planners(spark):
-                if rng.random() < 0.7:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-            run.query.processAllAvailable()
-        run.query.stop()
+        kill_some_planners(spark, run, int(rng.integers(0, 5)), rng)
     for _ in range(3):
         run = available_now(spark, union(spark, tmp_path, names), tmp_path / "cp", files=tmp_path / "out")
     end = max(int(times[-1]) for times in logs.values()) - BOUND - 1

@@ -12,7 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from streaming_source import read_stream
 from tests.spark.conftest import Loader
-from tests.spark.support import SECOND, Run, available_now, eventually, fails_with, skewed_logs, write_logs, write_table
+from tests.spark.support import (
+    SECOND,
+    Run,
+    available_now,
+    eventually,
+    fails_with,
+    processes,
+    skewed_logs,
+    write_logs,
+    write_table,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -22,11 +32,10 @@ ROWS = [(split, row) for split, times in sorted(LOGS.items()) for row in range(l
 
 def planners(spark: SparkSession) -> int:
     """Processes of this driver in which Spark runs planners, with the one that they are forked of."""
-    stream = spark._jvm.java.lang.ProcessHandle.current().descendants()  # type: ignore[union-attr]
     found = 0
-    for handle in stream.toArray():
+    for pid in processes(spark):
         with contextlib.suppress(OSError):
-            found += b"python_streaming_source_runner" in Path(f"/proc/{handle.pid()}/cmdline").read_bytes()
+            found += b"python_streaming_source_runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return found
 
 

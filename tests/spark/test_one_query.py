@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from alignment import WatermarkStrategy
 from streaming_source import read_stream
-from tests.spark.groups import planners
+from tests.spark.groups import kill_some_planners
 from tests.spark.reports import reported
 from tests.spark.support import SECOND, T0, Logs, Run, available_now, end_offset, eventually, last_batch, write_file
 from tests.spark.unindexed import append_log
@@ -154,18 +150,6 @@ def test_two_queries_of_a_group_each_plan_their_own_sources_together(spark: Spar
     for number, run in enumerate(runs):
         assert run.caught_up().rows == expected(logs)
         check_drift(tmp_path / f"cp-{number}", logs)
-
-
-def kill_some_planners(spark: SparkSession, run: Run, after: int, rng: np.random.Generator) -> None:
-    """After so many micro-batches; the query fails, unless none of its planners was among them."""
-    with suppress(StreamingQueryException):
-        eventually(lambda: len(run.progress) >= after or not run.query.isActive, "some micro-batches")
-        for pid in planners(spark):
-            if rng.random() < 0.7:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        run.query.processAllAvailable()
-    run.query.stop()
 
 
 @pytest.mark.soak
