@@ -171,6 +171,10 @@ class WatchedTable:
     options: Mapping[str, str] = field(default_factory=dict)
     _known: NewestMicroBatches | None = field(default=None, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        self._others = dict(self.options)
+        self._storage = StorageOptions.pop_from(self._others)
+
     def look(self) -> Completeness:
         """Return up to which event time it is complete now; raises what `complete_until` does."""
         delay_us = None if self.delay is None else parse_duration_us(self.delay, name="delay")
@@ -182,10 +186,6 @@ class WatchedTable:
         writers = tuple(_described(claims, lane, commits) for lane in claims.lanes)
         version = next((version for _, version in commits.values()), None)
         return Completeness(self.table, claims.column, version, _known(claims.until_us), writers)
-
-    @cached_property
-    def _storage(self) -> StorageOptions:
-        return StorageOptions.pop_from(dict(self.options))
 
     @cached_property
     def _source(self) -> TableSource | None:
@@ -206,9 +206,9 @@ class WatchedTable:
     def _newest(self, queries: Collection[str]) -> NewestMicroBatches:
         if self._source is not None:
             return self._source.newest_micro_batches(queries, known=self._known)
-        StorageOptions.pop_from(others := dict(self.options))
-        if others:
-            raise OptionError(f"options {', '.join(others)}: of a directory only storage.* is known; leave them out")
+        if self._others:
+            names = ", ".join(self._others)
+            raise OptionError(f"options {names}: of a directory only storage.* is known; leave them out")
         from streaming_source.connectors.files.sink_log import last_micro_batch
 
         batch = last_micro_batch(*self._storage.at(self.table).open())
