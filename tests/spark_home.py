@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
-from tests.kafka.artifacts import RELEASE
+__all__ = ["FILE_MANAGER", "RELEASE", "make_spark_home", "use_spark_home"]
 
-__all__ = ["FILE_MANAGER", "make_spark_home", "use_spark_home"]
+RELEASE = ".".join(version("pyspark").split(".")[:2])
+"""That of the PySpark in use, such as `4.3`."""
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming" + ("" if RELEASE == "4.0" else ".checkpointing")
 FILE_MANAGER = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.kafka.artifacts import RELEASE, Artifacts, ArtifactsMissingError, of_older_spark
+from tests.kafka.artifacts import Artifacts, ArtifactsMissingError, of_older_spark
+from tests.spark_home import RELEASE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streaming_source.exceptions import DataLossError
+from tests.examples import one_in
 from tests.spark.reading import T0
 from tests.spark.repaired import WINDOWS, check_seed, with_late_records
 from tests.tables.repaired import RepairedTable
@@ -22,7 +23,7 @@ def table_in(path: Path) -> RepairedTable:
     return RepairedTable("aligned_delta", {"path": path}, append)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 60))])
+@pytest.mark.parametrize("seed", one_in(60, range(60)))
 def test_once_quiet_the_target_is_the_batch_over_all_records(tmp_path: Path, seed: int) -> None:
     data = table_in(tmp_path / "table")
     windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 4], lateness="bounded")

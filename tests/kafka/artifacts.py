@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
-__all__ = ["BROKER", "RELEASE", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError", "cache", "of_older_spark"]
+from tests.spark_home import RELEASE
+
+__all__ = ["BROKER", "SPARK_CONNECTOR", "Artifacts", "ArtifactsMissingError", "cache", "of_older_spark"]
 
 _TIMEOUT_S = 600
 
@@ -96,9 +97,6 @@ def _first_error(output: str) -> str:
     lines = [line.split("[ERROR]")[-1].strip() for line in output.splitlines() if "[ERROR]" in line]
     return (lines or ["it said nothing"])[0][:300]
 
-
-RELEASE = ".".join(version("pyspark").split(".")[:2])
-"""That of the PySpark in use, such as `4.3`."""
 
 _SHARED = ("org.apache.kafka:kafka-clients:3.9.2", "org.apache.commons:commons-pool2:2.13.1")
 _OLDER = {

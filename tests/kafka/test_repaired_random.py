@@ -11,6 +11,7 @@ import pytest
 
 from streaming_source.exceptions import DataLossError
 from streaming_source.spark.datasource import AlignedDataSource
+from tests.examples import one_in
 from tests.kafka import topics
 from tests.kafka.support import format_options
 from tests.kafka.topics import MS, Topic
@@ -47,7 +48,7 @@ class Log:
         return read
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 60))])
+@pytest.mark.parametrize("seed", one_in(60, range(60)))
 def test_once_quiet_the_target_is_the_batch_over_all_records(topic: Topic, tmp_path: Path, seed: int) -> None:
     data = Log(topic)
     windows, repairs = check_seed(seed, data, tmp_path, WINDOWS[seed % 4])

@@ -5,7 +5,6 @@ Nor Delta tables, by the same checks: its sink is not among those that are allow
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from pyspark.sql.streaming import DataStreamWriter
 from streaming_source import complete_until, read_stream
 from streaming_source.exceptions import ClaimError
 from tests.faults.killed_process import KilledQueryLog
+from tests.spark.support import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -46,11 +46,8 @@ def test_spark_refuses_them(writer: DataStreamWriter) -> None:
 def test_one_that_runs_all_the_same_is_refused_by_its_missing_offsets(writer: DataStreamWriter, tmp_path: Path) -> None:
     """By an option of Spark's own tests."""
     query = writer.options(**ASYNC, _asyncProgressTrackingOverrideSinkSupportCheck="true").start()
-    until = time.monotonic() + 60
-    while len([*(tmp_path / "table/_spark_metadata").glob("[0-9]*")]) < 3:
-        assert query.isActive, query.exception()
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    written = tmp_path / "table/_spark_metadata"
+    eventually(lambda: len([*written.glob("[0-9]*")]) >= 3, "three micro-batches", query)
     log = KilledQueryLog(tmp_path / "checkpoint")
     assert log.last("offsets") < 2, "the data of a micro-batch are there before its offsets"
     with pytest.raises(ClaimError, match=r"no offsets of that .* asyncProgressTrackingEnabled"):
