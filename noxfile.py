@@ -26,9 +26,10 @@ CORE = [
 ]
 
 # On PySpark before 4.2: these, but for errors that Spark words there; the calls that differ; late records that repair
-# their windows; a query over Spark's own source that is taken over; and claims, from hop to hop, under kills.
+# their windows; a query over Spark's own source that is taken over; the demo; and claims, from hop to hop, under kills.
 BEFORE_4_2 = [
     *(file for file in CORE if file != "tests/spark/test_misuse.py"),
+    "tests/cli/test_demo.py",
     "tests/spark/test_before_4_2.py",
     "tests/spark/test_repair.py",
     "tests/kafka/test_take_over.py",
@@ -76,7 +77,7 @@ def versions(session: nox.Session, pyspark: str) -> None:
     session.log("installing the project and PySpark %s: a minute, the first time", pyspark)
     wanted = [
         f"pyspark[connect]=={pyspark}",
-        ".[cli,delta,kafka,metrics]",
+        ".[cli,delta,demo,kafka,metrics]",
         "hypothesis",
         "psutil",
         "pytest",
