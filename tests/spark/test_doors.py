@@ -16,7 +16,6 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from streaming_source import DataGeneratorSource, FileSource, WatermarkStrategy, from_source, read_stream, register
-from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from streaming_source.spark.datasource import FORMATS
 from streaming_source.spark.format_class import format_class
 from tests.docs.pages import ROOT, code
@@ -96,7 +95,7 @@ def test_spark_logs_of_no_query_that_a_data_source_was_replaced(spark: SparkSess
     logged = (tmp_path / "driver.log").read_text()
     assert "Streaming query made progress" in logged
     assert warning not in logged
-    if IS_BEFORE_4_2:
+    if spark.version.startswith("4.0."):
         with pytest.raises(AnalysisException, match="DATA_SOURCE_ALREADY_EXISTS"):
             session.dataSource.register(format_class("aligned_files"))
         return
