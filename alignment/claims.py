@@ -155,7 +155,7 @@ def claim_rule(shape: WriterShape, column: str | None = None, delay_us: int | No
             "does not show whether the rows of all of them are in its windows",
             "read all its sources with this library (read_stream); " + _VOUCH,
         )
-    return _of_windows(windows[-1], column)
+    return _of_windows(windows, column)
 
 
 def _by_sources(shape: WriterShape, column: str | None, delay_us: int | None) -> ClaimRule | NoClaim:
@@ -182,8 +182,9 @@ def _by_sources(shape: WriterShape, column: str | None, delay_us: int | None) ->
     return ClaimRule(wanted, by_sources=True)
 
 
-def _of_windows(windows: WriterOperator, column: str | None) -> ClaimRule | NoClaim:
-    end, start, time = f"{windows.column}.end", f"{windows.column}.start", f"window_time({windows.column})"
+def _of_windows(windows: Sequence[WriterOperator], column: str | None) -> ClaimRule | NoClaim:
+    name = windows[-1].column
+    end, start, time = f"{name}.end", f"{name}.start", f"window_time({name})"
     if column is None or _is_among(column, (end,)):
         return ClaimRule(column or end, by_sources=False)
     if _is_among(column, (time,)):
@@ -195,12 +196,15 @@ def _of_windows(windows: WriterOperator, column: str | None) -> ClaimRule | NoCl
             f"name as claimDelay how far {column!r} is behind {end} at most: 0 seconds for another name of it, 1 "
             "microsecond for window_time",
         )
-    if windows.length_us is None:
+    # Windows of a union come out side by side: the longest of them start first.
+    lengths_us = [one.length_us for one in windows if _is_among(one.column, (name,))]
+    longest_us = max((us for us in lengths_us if us is not None), default=None)
+    if longest_us is None or None in lengths_us:
         return NoClaim(
             f"its claim is on {end}, and its state does not show how long its windows are",
             f"give their length as claimDelay: so far is {start} behind",
         )
-    return ClaimRule(column, by_sources=False, behind_us=windows.length_us)
+    return ClaimRule(column, by_sources=False, behind_us=longest_us)
 
 
 def _is_among(name: str, names: Sequence[str]) -> bool:

@@ -80,8 +80,9 @@ class TableClaims:
             ids = tuple(dict.fromkeys(writer.id for writer in there))
             last = next((claims.pop(writer) for writer in reversed(ids) if writer in claims), None)
             self.lanes.append(Lane(ids, last))
-        replaced = sum(len(lane) > 1 for lane in writers)
-        if claims and not replaced:
+        # Those whose ids are not known any more may have had the claims that are left.
+        replaced = sum(len(named) > len(lane.writers) for named, lane in zip(writers, self.lanes, strict=True))
+        if len(claims) > replaced:
             now = " and ".join(str(writer) for lane in writers for writer in lane)
             raise ClaimError(
                 f"claims are known of {' and '.join(claims)}, and the checkpoint that is named is now of {now}: that "
@@ -106,14 +107,21 @@ class TableClaims:
 
     @property
     def column(self) -> str:
-        """The column of the table that the claims are on."""
-        return next(iter(self._writers.values())).rule.column
+        """The column of the table that the claims are on; a `ClaimError` if they are on several, and none is named."""
+        counted = [lane for number, lane in enumerate(self.lanes) if lane.claim is not None or number == 0]
+        columns = [self.writer(lane).rule.column for lane in counted]
+        if len(found := {column.lower(): column for column in columns}) > 1:
+            raise ClaimError(
+                f"the writers claim on {' and '.join(sorted(found.values()))}, and the smallest claim is none "
+                "of the table; name one column of the table that all of them claim on"
+            )
+        return columns[0]
 
     @property
     def by_query(self) -> bool:
         """Whether a claim follows from the watermark of a query, which Spark compares with times as if in UTC.
 
-        Also where no micro-batch is planned yet. A `ClaimError` if no claim can be had of a writer.
+        Also where none has run a micro-batch yet. A `ClaimError` if no claim can be had of a writer.
         """
         return any(not writer.has_started or not writer.rule.by_sources for writer in self._writers.values())
 

@@ -69,8 +69,8 @@ class Writer:
 
     @property
     def has_started(self) -> bool:
-        """Whether it has planned a micro-batch, so that its checkpoint shows what it does."""
-        return bool(self._log.batches())
+        """Whether it has run a micro-batch, so that its checkpoint shows what it does: state comes after offsets."""
+        return bool(self._log.committed())
 
     @property
     def is_ours(self) -> bool:

@@ -22,6 +22,7 @@ from tests.examples import examples
 SECOND = 1_000_000
 OURS, STOCK = ("ts",), None
 WINDOWS = WriterOperator(OperatorKind.WINDOWS, "windowed aggregation", "window", 60 * SECOND)
+HOURS = WriterOperator(OperatorKind.WINDOWS, "windowed aggregation", "window", 3600 * SECOND)
 DEDUPE = WriterOperator(OperatorKind.DEDUPLICATION, "dropDuplicates")
 JOIN = WriterOperator(OperatorKind.JOIN, "stream-stream join")
 SESSIONS = WriterOperator(OperatorKind.OTHER, "session windows")
@@ -36,6 +37,7 @@ CLAIMED = {
     "windows over Spark's source, by their own column": ((WINDOWS,), (STOCK,), None, False, 0),
     "windows over two of ours": ((WINDOWS,), (OURS, OURS), "window.end", False, 0),
     "the start of windows": ((WINDOWS,), (STOCK,), "window.start", False, 60 * SECOND),
+    "the start of windows of a union": ((HOURS, WINDOWS), (STOCK,), "window.start", False, 3600 * SECOND),
     "the time of windows": ((WINDOWS,), (STOCK,), "window_time(window)", False, 1),
     "windows behind deduplication": ((DEDUPE, WINDOWS), (STOCK,), "window.end", False, 0),
     "windows of windows": ((WINDOWS, WINDOWS), (STOCK,), "window.end", False, 0),
@@ -65,7 +67,7 @@ NOT_CLAIMED = {
     "windows over two of Spark's": ((WINDOWS,), (STOCK, STOCK), "window.end", "2 sources"),
     "another name for the window": ((WINDOWS,), (STOCK,), "hour", "claim is on window.end"),
     "the start of windows of no known length": (
-        (WriterOperator(OperatorKind.WINDOWS, "windowed aggregation", "window"),),
+        (WriterOperator(OperatorKind.WINDOWS, "windowed aggregation", "window"), WINDOWS),
         (STOCK,),
         "window.start",
         "how long",

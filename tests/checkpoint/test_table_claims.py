@@ -10,7 +10,8 @@ import pytest
 from alignment.watermarks import MIN_WATERMARK, Claim
 from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
 from streaming_source.exceptions import ClaimError, OptionError
-from tests.checkpoint.written import SECOND, WrittenCheckpoint
+from tests.auditing.naive import Query, write_state
+from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 
 
 def query(path: Path, name: str, *watermarks_s: int) -> WrittenCheckpoint:
@@ -76,6 +77,39 @@ def test_a_query_that_began_anew_under_the_same_path_must_be_named(tmp_path: Pat
     claims = TableClaims(declared_writers(f"{a} -> {a}"), before.claims)
     claims.take([("id-refreshed", 0, 2)])
     assert claims.until_us == 30 * SECOND
+
+
+def test_one_of_two_that_began_anew_must_be_named_though_the_other_has_replaced_one(tmp_path: Path) -> None:
+    old, new, c = query(tmp_path, "old", 0, 90), query(tmp_path, "new", 0, 90), query(tmp_path, "c", 0, 80)
+    before = TableClaims(declared_writers(f"{old} -> {new}, {c}"))
+    before.take([("id-old", 1, 1), ("id-c", 1, 2), ("id-new", 1, 3)])
+    shutil.rmtree(c.path)
+    WrittenCheckpoint(c.path, id="id-refreshed", window_s=60).plan(0, 30 * SECOND)
+    with pytest.raises(ClaimError, match=r"claims are known of id-c, .* began anew"):
+        TableClaims(declared_writers(f"{old} -> {new}, {c}"), before.claims)
+    assert TableClaims(declared_writers(f"{old} -> {new}, {c} -> {c}"), before.claims).until_us == MIN_WATERMARK
+
+
+def test_the_smaller_of_two_claims_on_different_columns_is_none_of_the_table(tmp_path: Path) -> None:
+    windows, rows = query(tmp_path, "windows", 0, 90), WrittenCheckpoint(tmp_path / "rows", id="id-rows")
+    rows.plan(0, 0, ours(120 * SECOND))
+    claims = TableClaims(declared_writers([str(windows), str(rows)]))
+    claims.take([("id-windows", 1, 1)])
+    assert claims.column == "window.end"
+    claims.take([("id-rows", 0, 2)])
+    with pytest.raises(ClaimError, match=r"claim on ts and window.end, .*name one column"):
+        _ = claims.column
+
+
+def test_what_a_query_does_is_not_read_before_its_first_micro_batch_has_run(tmp_path: Path) -> None:
+    a = WrittenCheckpoint(tmp_path / "a", id="id-a")
+    a.plan(0, 0, ours(100 * SECOND))
+    claims = TableClaims(declared_writers(str(a), "ends", 0))
+    assert claims.by_query, "until the state is there it could have any operator"
+    write_state(a.path, Query(0, 60 * SECOND, 60 * SECOND))
+    a.plan(1, 60 * SECOND, ours(100 * SECOND))
+    claims.take([("id-a", 1, 2)])
+    assert claims.until_us == 60 * SECOND, "by the query's watermark, and not that of its source"
 
 
 @pytest.mark.parametrize("given", ["", " , ", "a,,b", "a ->", []])
