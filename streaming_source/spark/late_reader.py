@@ -151,15 +151,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         (begin, routed), (stop, routed_in_all) = self._routed_at(log, start), self._routed_at(log, end)
         late_log = self._late_log(end)
         entries = [] if late_log is None else late_log.read(late_log.names(begin, stop))
-        lost = routed_in_all - routed - sum(entry.rows for entry in entries)
-        if lost:
-            raise DataLossError(
-                f"late_records: {routed_in_all - routed} late records were routed behind micro-batch {start['batch']}, "
-                f"and the late log in {late_log or self.location} has {routed_in_all - routed - lost}: entries were "
-                "removed, another query has read them, or lateLocation is not that of the query; restore them. To go "
-                "on without them, use a new checkpointLocation for this query and late_records(..., "
-                f"from_batch={min(log.batches(), default=0) + 1})"
-            )
+        if (found := sum(entry.rows for entry in entries)) != routed_in_all - routed:
+            raise self._lost(log, start, late_log, routed_in_all - routed, found)
         ranges = [self._range(log, entry, end["batch"] + 1) for entry in entries]
         tasks = min(self.shaper.options.tasks, len(ranges))
         cuts = [task * len(ranges) // tasks for task in range(tasks + 1)] if ranges else []
@@ -207,6 +200,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = [] if late_log is None else late_log.names(begin, state.sequence)
         count = min(len(names), _MOST)
         if self.repair_delay_us is not None and late_log is not None:
+            if not names:
+                raise self._lost(log, start, late_log, state.routed - routed, 0)
             count = min(count, self._closed(late_log, names, closed_us))
             if not count:
                 return start
@@ -217,6 +212,14 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last_read = names[count - 1]
             return {**end, "n": last_read.sequence, "routed": last_read.routed, "more": True}
         return {**end, "n": state.sequence, "routed": state.routed}
+
+    def _lost(self, log: OffsetLog, start: Offset, late_log: LateLog | None, routed: int, found: int) -> DataLossError:
+        return DataLossError(
+            f"late_records: {routed} late records were routed behind micro-batch {start['batch']}, and the late log in "
+            f"{late_log or self.location} has {found}: entries were removed, another query has read them, or "
+            "lateLocation is not that of the query; restore them. To go on without them, use a new checkpointLocation "
+            f"for this query and late_records(..., from_batch={min(log.batches(), default=0) + 1})"
+        )
 
     def _closed(self, late_log: LateLog, names: Sequence[EntryName], closed_us: int) -> int:
         """Return of how many first entries all windows were emitted, by the watermarks at which records were late."""

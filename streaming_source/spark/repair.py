@@ -97,8 +97,8 @@ def repair(
         The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
     compute
         The function that makes the windows of a frame like `df`: the same that the query uses. Its result has the
-        column `window`, of `F.window` over the event time; or `session_window`, of `F.session_window`. For a join it
-        takes two frames.
+        column `window`, of `F.window` over the event time; or `session_window`, of `F.session_window`. It leaves out no
+        window by what it has counted: the target would keep that row. For a join it takes two frames.
     write
         Called with the corrected windows, as a batch frame, and the `Repair`. It replaces the windows in the target. It
         may be called again with the same ones after a failure.

@@ -43,6 +43,21 @@ def test_a_file_that_was_rewritten_is_named(tmp_path: Path) -> None:
         repairs.run()
 
 
+def test_a_late_log_whose_entries_are_all_gone_is_an_error_and_is_read_once_they_are_back(tmp_path: Path) -> None:
+    repairs = with_late_records(tmp_path, Files(tmp_path / "in", lateness="none"))
+    entries = list((tmp_path / "late").rglob("*.json"))
+    for entry in entries:
+        entry.rename(f"{entry}.kept")
+    with pytest.raises(
+        DataLossError, match=r"13 late records were routed behind micro-batch -1, and .* has 0: entries"
+    ):
+        repairs.run()
+    for entry in entries:
+        Path(f"{entry}.kept").rename(entry)
+    assert repairs.run()
+    assert repairs.repairs == 1
+
+
 @pytest.mark.parametrize("split_by", ["directory", "file"])
 def test_the_windows_of_a_bounded_source_have_what_was_there_when_it_began(tmp_path: Path, split_by: str) -> None:
     data = Files(tmp_path / "in", splitBy=split_by, lateness="bounded")
