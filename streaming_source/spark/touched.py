@@ -84,7 +84,23 @@ class Windows:
     def among(self, result: DataFrame, touched: DataFrame, is_of_key: Column) -> DataFrame:
         from pyspark.sql import functions as F
 
-        return result.join(touched, (F.col("window.start") == touched[f"{SPAN}.start"]) & is_of_key, "left_semi")
+        checked = result.where(F.when(self._has("window"), True).otherwise(F.raise_error(self._others)))
+        return checked.join(touched, (F.col("window.start") == touched[f"{SPAN}.start"]) & is_of_key, "left_semi")
+
+    def _has(self, column: str) -> Column:
+        """Whether a window is one of these: of others it is not known which are touched, and half of one was read."""
+        from pyspark.sql import functions as F
+
+        start_us, end_us = F.unix_micros(f"{column}.start"), F.unix_micros(f"{column}.end")
+        length_us, offset_us = duration_us("window", self.window), duration_us("start", self.start or "0 s", -(2**62))
+        slide_us = length_us if self.slide is None else duration_us("slide", self.slide)
+        return (end_us - start_us == length_us) & (F.pmod(start_us - offset_us, F.lit(slide_us)) == 0)
+
+    @property
+    def _others(self) -> str:
+        given = {"window": self.window, "slide": self.slide, "start": self.start}
+        named = ", ".join(f"{name} = {value!r}" for name, value in given.items() if value is not None)
+        return f"repair: {named}: the windows of the function are others; give the arguments of its F.window"
 
     def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
         return covering(*_spans(touched, SPAN))

@@ -89,6 +89,27 @@ def test_sliding_windows_are_repaired_as_a_whole_with_keys_and_without(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"window": "30 seconds", "slide": "20 seconds", "start": "5 seconds"},
+        {"window": "2 minutes", "slide": "20 seconds", "start": "5 seconds"},
+        {"window": "1 minute", "start": "5 seconds"},
+        {"window": "1 minute", "slide": "20 seconds"},
+    ],
+)
+def test_windows_that_are_not_those_of_the_function_are_refused_and_none_is_written(
+    spark: SparkSession, tmp_path: Path, given: dict[str, str]
+) -> None:
+    query = Query(spark, tmp_path, compute=sliding)
+    query.put_late()
+    before = query.target.rows()
+    with pytest.raises(StreamingQueryException, match=f"window = '{given['window']}'.*windows of the function are oth"):
+        query.repair(**given)
+    assert query.target.rows() == before
+
+
+@pytest.mark.soak
 def test_a_micro_batch_that_was_planned_before_joins_could_be_repaired_is_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
