@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -180,7 +180,7 @@ class WatchedTable:
         delay_us = None if self.delay is None else parse_duration_us(self.delay, name="delay")
         # Anew each time: in the checkpoint of a writer another query may have begun.
         claims = TableClaims(declared_writers(self.checkpoints, self.column, delay_us, self._storage.opened))
-        self._known = self._newest(claims.ids)
+        self._known = self._newest(claims)
         commits = self._known.commits
         claims.take((writer, *commit) for writer, commit in reversed([*commits.items()]))
         writers = tuple(_described(claims, lane, commits) for lane in claims.lanes)
@@ -203,7 +203,8 @@ class WatchedTable:
             return DeltaSource.from_options(DeltaSource.options().parse(given))
         return None
 
-    def _newest(self, queries: Collection[str]) -> NewestMicroBatches:
+    def _newest(self, claims: TableClaims) -> NewestMicroBatches:
+        queries = claims.ids
         if self._source is not None:
             return self._source.newest_micro_batches(queries, known=self._known)
         if self._others:
@@ -211,7 +212,8 @@ class WatchedTable:
             raise OptionError(f"options {names}: of a directory only storage.* is known; leave them out")
         from streaming_source.connectors.files.sink_log import last_micro_batch
 
-        batch = last_micro_batch(*self._storage.at(self.table).open())
+        log = self._storage.at(self.table).open()
+        batch = last_micro_batch(*log)
         if batch is None:
             raise OptionError(
                 f"{self.table} is no Delta table, and has no log of Spark's file sink (_spark_metadata), which has "
@@ -223,6 +225,7 @@ class WatchedTable:
                 f"{self.table} is written by Spark's file sink, whose log is of one query, and {len(queries)} "
                 "checkpoints are given; give that of the query"
             )
+        claims.check_directory(self.table, lambda: last_micro_batch(*log))
         return NewestMicroBatches(batch, frozenset(queries), dict.fromkeys(queries, (batch, batch)))
 
 

@@ -138,6 +138,20 @@ class TableClaims:
         """Return the writer of a lane that commits now."""
         return self._writers[lane.claim.writer if lane.claim is not None else lane.writers[-1]]
 
+    def check_directory(self, title: str, newest: Callable[[], int | None]) -> None:
+        """Refuse a query that has committed a micro-batch that the log of Spark's file sink lacks.
+
+        It writes elsewhere: the log does not say of which query it is. `newest` is the last one that the log has.
+        """
+        writer = self._writers[self.lanes[0].writers[-1]]
+        # Read before the log: the sink has a micro-batch before the query commits it.
+        done, last = writer.last_committed, newest()
+        if done > (-1 if last is None else last):
+            raise ClaimError(
+                f"no claim can be had of {writer}: it has committed micro-batch {done}, and the log of {title} ends "
+                f"with {last}, so another query writes that; give the checkpointLocation of the query that does"
+            )
+
     def is_declared(self, writer: str | None) -> bool:
         """Return whether a commit of this writer is covered by a claim; one that was replaced is a stranger."""
         return writer is not None and any(lane.has(writer) for lane in self.lanes)

@@ -70,7 +70,12 @@ class Writer:
     @property
     def has_started(self) -> bool:
         """Whether it has run a micro-batch, so that its checkpoint shows what it does: state comes after offsets."""
-        return bool(self._log.committed())
+        return self.last_committed >= 0
+
+    @property
+    def last_committed(self) -> int:
+        """The last micro-batch that it has written to its end; -1 before the first."""
+        return max(self._log.committed(), default=-1)
 
     @property
     def is_ours(self) -> bool:

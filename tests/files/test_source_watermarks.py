@@ -13,6 +13,7 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source import complete_until
 from streaming_source.connectors.files import FileSource
 from streaming_source.exceptions import ClaimError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -94,6 +95,22 @@ def test_a_directory_without_the_log_of_the_sink_is_named(tmp_path: Path, writer
     with pytest.raises(OptionError, match="has no log of Spark's file sink"):
         look(done)
     done.close()
+
+
+def test_the_checkpoint_of_a_query_that_writes_elsewhere_is_refused(tmp_path: Path, writer: Writer) -> None:
+    """The log of the sink does not name its query, and the micro-batches of another one have the same numbers."""
+    writer.commit(20 * S, 30 * S)
+    (tmp_path / "other").mkdir()
+    other = Writer(tmp_path / "other")
+    for watermark_s in (70, 80):
+        other.commit(watermark_s * S, 90 * S)
+    writer.checkpoint = other.checkpoint
+    done = reading(writer)
+    with pytest.raises(ClaimError, match=r"has committed micro-batch 1, and the log of .*/table ends with 0"):
+        look(done)
+    done.close()
+    with pytest.raises(ClaimError, match="so another query writes that; give the checkpointLocation"):
+        complete_until(str(writer.table), str(other.checkpoint))
 
 
 def test_two_writers_of_one_directory_are_refused(tmp_path: Path, writer: Writer) -> None:

@@ -145,6 +145,10 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
                     f"option watermarkFrom names {len(claims.lanes)} writers, and the log of Spark's file sink is of "
                     "one query; give the checkpoint of that"
                 )
+            from streaming_source.connectors.files.sink_log import last_micro_batch
+
+            log = self._config.root.open()
+            claims.check_directory(self._root, lambda: last_micro_batch(*log))
             self._writer_claims = claims
         self._writer_claims.take([(self._writer_claims.lanes[0].writers[-1], batch, batch)])
         return self._writer_claims.now
