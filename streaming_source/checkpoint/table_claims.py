@@ -25,11 +25,12 @@ def declared_writers(
     column: str | None = None,
     delay_us: int | None = None,
     opened: Opener = lambda _: None,
+    zone: str | None = None,
 ) -> list[list[Writer]]:
     """Return the writers that a user names: those side by side, each with those that it has replaced before it.
 
-    `checkpoints` are paths or URIs, as text separated by commas; `old -> new` is one that another has replaced. An
-    `OptionError` if none is named.
+    `checkpoints` are paths or URIs, as text separated by commas; `old -> new` is one that another has replaced.
+    The others are as for `Writer`. An `OptionError` if none is named.
     """
     side_by_side = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
     named = [[path.strip() for path in one.split(_REPLACED_BY)] for one in side_by_side]
@@ -38,7 +39,7 @@ def declared_writers(
             f"watermarkFrom = {checkpoints!r} must name the checkpoints of the writers: one; several side by side, "
             "separated by commas; or 'old -> new' where a query has replaced another"
         )
-    return [[Writer(path, column, delay_us, opened(path)) for path in lane] for lane in named]
+    return [[Writer(path, column, delay_us, opened(path), zone) for path in lane] for lane in named]
 
 
 class Claimed(NamedTuple):
@@ -117,13 +118,11 @@ class TableClaims:
             )
         return columns[0]
 
-    @property
-    def by_query(self) -> bool:
-        """Whether a claim follows from the watermark of a query, which Spark compares with times as if in UTC.
-
-        Also where none has run a micro-batch yet. A `ClaimError` if no claim can be had of a writer.
-        """
-        return any(not writer.has_started or not writer.rule.by_sources for writer in self._writers.values())
+    def check(self) -> None:
+        """Look at what the writers do that have run a micro-batch; raises what `Writer.rule` does."""
+        for writer in self._writers.values():
+            if writer.has_started:
+                _ = writer.rule
 
     @property
     def now(self) -> Claimed:

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from pyarrow import fs
 
+from alignment.arrow_times import UTC
 from alignment.claims import ClaimRule, NoClaim, OperatorKind, WriterOperator, WriterProgress, WriterShape, claim_rule
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.checkpoint.operators import AGGREGATE, JOIN, Operator, operators_of
 from streaming_source.checkpoint.source_offsets import is_ours
 from streaming_source.checkpoint.state_keys import window_length
-from streaming_source.exceptions import ClaimError, DataLossError
+from streaming_source.exceptions import ClaimError, DataLossError, OptionError
 
 __all__ = ["Writer"]
 
@@ -33,6 +34,8 @@ class Writer:
         Its `checkpointLocation`, as for `OffsetLog`. It is read, and nothing is written.
     column, delay_us
         As for `claim_rule`: the column of the table, and how far the user vouches that it may be behind the watermark.
+    zone
+        That in which times of the column are read, where they may have none.
 
     Notes
     -----
@@ -46,8 +49,9 @@ class Writer:
         column: str | None = None,
         delay_us: int | None = None,
         opened: tuple[fs.FileSystem, str] | None = None,
+        zone: str | None = None,
     ) -> None:
-        self.checkpoint = checkpoint
+        self.checkpoint, self._zone = checkpoint, zone
         self._log = OffsetLog(checkpoint, opened)
         self._column, self._delay_us = column, delay_us
 
@@ -84,10 +88,24 @@ class Writer:
 
     @cached_property
     def rule(self) -> ClaimRule:
-        """How its claims follow; a `ClaimError` that names the writer, the reason and the fix, if none does."""
+        """How its claims follow; a `ClaimError` that names the writer, the reason and the fix, if none does.
+
+        An `OptionError` if times of the column are in another zone than the claims.
+        """
         found = claim_rule(self._shape, self._column, self._delay_us)
         if isinstance(found, NoClaim):
             raise ClaimError(f"no claim can be had of {self}: {found.reason}. To go on, {found.fix}")
+        zones = self._zones if found.by_sources else {UTC}
+        if self._zone is not None and (others := zones - {self._zone}):
+            how = (
+                "reads them in the zone"
+                if found.by_sources
+                else "has them compared by Spark as if they were in the zone"
+            )
+            raise OptionError(
+                f"option timeZone = {self._zone!r}: times in {found.column} may have no zone, and {self}, {how} "
+                f"{' and '.join(sorted(others))}; give timeZone = {min(others)}"
+            )
         return found
 
     def claimed_us(self, batch: int) -> int | None:
@@ -145,6 +163,13 @@ class Writer:
 
     def __str__(self) -> str:
         return f"the writer {self.id}, whose checkpoint is {self.checkpoint}"
+
+    @property
+    def _zones(self) -> set[str]:
+        """Those in which its sources read times that may have none."""
+        last = self._log.read(self._log.batches()[-1])
+        fixed = [offset.get("fixed") or {} for offset in last.parsed() if is_ours(offset)]
+        return {str(one["timeZone"]) for one in fixed if one.get("timeZone")}
 
     @cached_property
     def _shape(self) -> WriterShape:

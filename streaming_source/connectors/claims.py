@@ -43,12 +43,9 @@ def open_claims(
             "option watermarkFrom needs eventTimeColumn: claims are on a column of the table; name it, as window.end"
         )
     delay_us = None if options.claim_delay is None else parse_duration_us(options.claim_delay, name="claimDelay")
-    writers = declared_writers(options.watermark_from, assigner.column, delay_us, storage.opened)
-    claims = TableClaims(writers, known)
     is_local = any(may_lack_zone(field.type) for field in fields_on_path(schema, assigner.column)[-1:])
-    if claims.by_query and is_local and assigner.zone not in (None, UTC):
-        raise OptionError(
-            f"option timeZone = {assigner.zone!r}: {assigner.column} has no zone, and Spark compares such times with a "
-            "query's watermark as if they were in UTC; give timeZone = UTC"
-        )
+    zone = (assigner.zone or UTC) if is_local else None
+    writers = declared_writers(options.watermark_from, assigner.column, delay_us, storage.opened, zone)
+    claims = TableClaims(writers, known)
+    claims.check()
     return claims

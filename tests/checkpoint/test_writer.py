@@ -10,7 +10,7 @@ import pytest
 
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.checkpoint.writer import Writer
-from streaming_source.exceptions import CheckpointError, ClaimError
+from streaming_source.exceptions import CheckpointError, ClaimError, OptionError
 from tests.auditing.naive import Query, write_state
 from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 
@@ -40,6 +40,18 @@ def test_the_watermark_of_a_source_of_ours_is_claimed_to_the_microsecond(tmp_pat
     with pytest.raises(ClaimError, match="its event times are 'ts'"):
         Writer(str(written), "other").claimed_us(2)
     assert Writer(str(written), "other", 0).claimed_us(1) == 1_234_567
+
+
+def test_times_without_a_zone_are_claimed_in_the_zone_in_which_the_writer_reads_them(tmp_path: Path) -> None:
+    """Noon in Berlin is an hour before noon in UTC: rows on time would be behind a claim, or before it."""
+    offset = json.loads(ours(5 * SECOND))
+    offset["fixed"]["timeZone"] = "Europe/Berlin"
+    written = WrittenCheckpoint(tmp_path / "cp")
+    written.plan(0, 0, json.dumps(offset))
+    with pytest.raises(OptionError, match=r"option timeZone = 'UTC': times in ts .* give timeZone = Europe/Berlin"):
+        Writer(str(written), "ts", zone="UTC").claimed_us(0)
+    assert Writer(str(written), "ts", zone="Europe/Berlin").claimed_us(0) == 5 * SECOND
+    assert Writer(str(written), "ts").claimed_us(0) == 5 * SECOND, "times with a zone"
 
 
 @pytest.mark.parametrize(
