@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.data_files.file import FileBlocks
 from streaming_source.data_files.queued import OpenFiles
+from tests.memory import traced
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0/"), min_size=1, max_size=4)
 PATHS = st.lists(NAMES, min_size=1, max_size=2).map("/".join)
@@ -114,18 +114,20 @@ def test_files_come_out_of_a_backlog_in_their_order(order: FileOrder, data: st.D
             backlog.pop()
 
 
-def test_a_waiting_file_takes_few_bytes() -> None:
-    backlog = Backlog("eventTime")
-    names = np.random.default_rng(1).permutation(20_000).tolist()
+def waiting_in_a_backlog(n: int) -> Backlog:
+    names = np.random.default_rng(1).permutation(n).tolist()
     files = [ListedFile("day=2024-01-01/region=eu", f"part-{n:05d}-c000.snappy.parquet", n, n) for n in names]
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
+    backlog = Backlog("eventTime")
     for begin in range(0, len(files), 1000):
         backlog.add(WaitingFile(file, blocks(file.size)).pack("eventTime") for file in files[begin : begin + 1000])
-    held = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    assert held / len(files) < 300
-    assert [backlog.pop().file.size for _ in files] == list(range(len(files)))
+    return backlog
+
+
+def test_a_waiting_file_takes_few_bytes() -> None:
+    n = 20_000
+    backlog, held, _ = traced(waiting_in_a_backlog, n)
+    assert held / n < 300
+    assert [backlog.pop().file.size for _ in range(n)] == list(range(n))
 
 
 # ---- marks ---------------------------------------------------------------------------------------------------------

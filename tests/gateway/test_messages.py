@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from streaming_source.gateway.messages import (
     event_to_json,
 )
 from tests.gateway.support import BODY, REPORT, SERIALIZER, Answer, AskForMore, range_reports
+from tests.memory import traced
 
 NUMBERS = st.integers(0, 10**18 - 1)
 
@@ -113,16 +113,15 @@ def test_a_text_of_another_form_is_refused(what: str) -> None:
         decode_reports(REFUSED[what].encode("latin-1"))
 
 
+def refused(body: bytes) -> None:
+    with pytest.raises(RefusedError, match="malformed"):
+        decode_reports(body)
+
+
 def test_a_message_of_the_largest_size_takes_no_more_than_some_of_its_sizes() -> None:
     hostile = b"[" + b"[]," * 349_000 + b"[]]"
     assert len(hostile) < 1 << 20
-    tracemalloc.start()
-    try:
-        with pytest.raises(RefusedError, match="malformed"):
-            decode_reports(hostile)
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
-    finally:
-        tracemalloc.stop()
+    assert traced(refused, hostile).peak < 32 << 20
 
 
 @given(st.data())
