@@ -5,15 +5,16 @@ The profile decides of the first, `pytest --hypothesis-profile=quick`, `ci` or `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-__all__ = ["examples", "one_in"]
+__all__ = ["each_once", "examples", "one_in"]
 
-_FEWEST = 10
+_FEWEST = 5
 
 
 def examples(to_a_hundred: int) -> int:
@@ -28,4 +29,17 @@ def one_in(every: int, cases: Iterable[Any]) -> list[Any]:
             *(case if isinstance(case, tuple) else (case,)), marks=[pytest.mark.soak] if number % every else []
         )
         for number, case in enumerate(cases)
+    ]
+
+
+def each_once(*values: Sequence[Any]) -> list[Any]:
+    """All combinations as parameters; `make test` runs so many that it meets each value, `make soak` the others."""
+    sizes = [len(of_one) for of_one in values]
+    met = {tuple(number % size for size in sizes) for number in range(max(sizes))}
+    return [
+        pytest.param(
+            *(of_one[place] for of_one, place in zip(values, places, strict=True)),
+            marks=[] if places in met else [pytest.mark.soak],
+        )
+        for places in product(*map(range, sizes))
     ]

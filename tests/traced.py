@@ -7,6 +7,8 @@ tests of these folders run, and off while others do: it would slow those down. E
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,8 +22,12 @@ _TESTS: Final = Path(__file__).parent
 # No subprocess is traced: Spark's planners and workers are some.
 _measured: Final = coverage.Coverage(".coverage.alignment", data_suffix=True, config_file=True, source=["alignment"])
 _measured.set_option("run:patch", [])
-# Before the package is imported: its definitions are statements, too.
+# Its definitions are statements, too; the tests are imported without tracing.
 _measured.start()
+importlib.import_module("alignment")
+for _module in pkgutil.walk_packages([str(_TESTS.parent / "alignment")], "alignment."):
+    importlib.import_module(_module.name)
+_measured.stop()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -34,11 +40,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         _measured.stop()
-
-
-def pytest_collection_finish() -> None:
-    """All modules are imported."""
-    _measured.stop()
 
 
 def pytest_unconfigure() -> None:

@@ -9,12 +9,13 @@ import pytest
 
 import streaming_source
 from tests.auditing import naive
+from tests.examples import one_in
 
 COUNTS = ("read", "dropped", "emitted", "open", "unknown", "without_time")
 PAIRS = ("windows_read", "windows_dropped", "windows_emitted", "windows_open")
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", one_in(3, range(200)))
 def test_a_query_drawn_by_seed_is_counted_as_the_naive_model_ran_it(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     query, batches = naive.drawn_query(draw), naive.drawn_batches(draw)

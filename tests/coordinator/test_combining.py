@@ -441,4 +441,4 @@ class SplitWatermarksWalk(PlannedSplitsWalk):
 TestPlannedSplitsAgreeWithTheNaiveModel = PlannedSplitsWalk.TestCase
 TestSplitWatermarksAgreeWithTheNaiveModel = SplitWatermarksWalk.TestCase
 for _walk in (TestPlannedSplitsAgreeWithTheNaiveModel, TestSplitWatermarksAgreeWithTheNaiveModel):
-    _walk.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+    _walk.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)

@@ -143,7 +143,7 @@ def scripts(draw: st.DrawFn) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(splits=scripts(), max_rows=st.one_of(st.none(), st.integers(1, 5)), drifting=st.booleans())
 def test_all_records_are_read_once_whatever_the_gaps(
     provider: str, splits: dict[str, list[Any]], max_rows: int | None, drifting: bool

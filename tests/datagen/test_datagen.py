@@ -775,6 +775,7 @@ def test_on_spark_both_doors_give_the_batch_result_to_the_last_window(spark: Spa
     assert drained(windows(frame), "datagen_source") == expected
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_on_spark_records_of_no_column_but_the_event_time_are_all_there(spark: SparkSession) -> None:
     frame = spark.read.format("aligned_datagen").options(**SPARK_OPTIONS).schema("event_time timestamp").load()

@@ -13,7 +13,7 @@ from streaming_source.connectors.delta import DeltaSource
 from streaming_source.testing import SourceHarness
 from tests.delta.random_table import RandomTable
 from tests.delta.tables import STRATEGY, read_all
-from tests.examples import examples
+from tests.examples import one_in
 from tests.tables.changing import read_with_kills
 
 
@@ -21,7 +21,7 @@ def _times(done: SourceHarness) -> Counter[int | None]:
     return Counter(time for records in done.records().values() for _, time in records)
 
 
-@pytest.mark.parametrize("seed", range(examples(24)))
+@pytest.mark.parametrize("seed", one_in(10, range(50)))
 def test_a_stream_with_kills_brings_what_a_batch_has(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = RandomTable(Path(folder), seed)

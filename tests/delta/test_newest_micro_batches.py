@@ -14,7 +14,7 @@ import pytest
 from streaming_source.connectors.delta import DeltaSource, commits
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.exceptions import ClaimError
-from tests.examples import examples
+from tests.examples import one_in
 
 QUERIES = ("qa", "qb", "qc")
 
@@ -62,7 +62,7 @@ def look(table: Path, queries: Sequence[str], known: NewestMicroBatches | None =
     return DeltaSource(str(table)).newest_micro_batches(queries, known=known)
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", one_in(2, range(20)))
 def test_they_are_those_of_all_commits_whatever_an_earlier_look_has_read(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     queries = draw.choice([["qa"], ["qb"], ["qa", "qb"]])

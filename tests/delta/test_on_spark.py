@@ -61,6 +61,7 @@ def test_no_row_of_many_devices_is_lost_and_commits_follow(spark: SparkSession, 
     assert "aligned_delta" in str(explain(again.query))
 
 
+@pytest.mark.soak
 def test_all_doors_lead_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
     rows = export(path, 20, 1, devices=2)

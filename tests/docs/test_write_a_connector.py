@@ -217,6 +217,7 @@ def test_what_cannot_be_read_is_an_error_that_says_what_it_is(
         SourceHarness(connector.SqliteSource(database.path, bounded=True), STRATEGY).run()
 
 
+@pytest.mark.soak
 def test_it_passes_the_suite_for_connectors(connector: ModuleType, tmp_path: Path) -> None:
     test = tmp_path / "test_sqlite_source.py"
     test.write_text(code(PAGE, test.name), encoding="utf-8")

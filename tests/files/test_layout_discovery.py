@@ -32,6 +32,7 @@ from streaming_source.exceptions import (
     SchemaError,
 )
 from streaming_source.testing import FakeClock, SourceHarness
+from tests.examples import each_once
 from tests.files.test_layout_orders import look_again, rows, strategy, unbounded, write
 from tests.spark.reading import Reading, put, read_all, read_batch, stamps, stream_reader
 from tests.spark.support import SECOND
@@ -272,8 +273,7 @@ def test_names_are_unescaped_and_what_has_no_name_is_no_column() -> None:
     assert values_in("x/k=a%2Fb%3D/l=__HIVE_DEFAULT_PARTITION__/=3/m=") == {"k": "a/b=", "l": None, "m": ""}
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
-@pytest.mark.parametrize("indexing", ["auto", "scan"])
+@pytest.mark.parametrize(("split_by", "indexing"), each_once(["directory", "file"], ["auto", "scan"]))
 def test_columns_in_names_are_read_beside_those_of_the_files(tmp_path: Path, split_by: str, indexing: str) -> None:
     for day, region in ((1, "eu"), (2, "us")):
         put(
@@ -388,8 +388,9 @@ def test_a_broken_file_that_is_mended_is_read(tmp_path: Path, order: Any) -> Non
     run.close()
 
 
-@pytest.mark.parametrize("order", ["eventTime", "name"])
-@pytest.mark.parametrize("moment", ["waiting", "planned", "begun and restarted"])
+@pytest.mark.parametrize(
+    ("order", "moment"), each_once(["eventTime", "name"], ["waiting", "planned", "begun and restarted"])
+)
 @pytest.mark.parametrize("tolerant", ["true", "false"])
 def test_a_file_that_is_deleted_before_it_is_read_is_an_error_or_ignored(
     tmp_path: Path, order: str, moment: str, tolerant: str
@@ -569,8 +570,7 @@ def test_a_query_that_runs_for_long_keeps_no_name_of_a_file_that_was_cleaned(
     run.close()
 
 
-@pytest.mark.parametrize("clean_source", ["off", "delete"])
-@pytest.mark.parametrize("order", ["eventTime", "name"])
+@pytest.mark.parametrize(("clean_source", "order"), each_once(["off", "delete"], ["eventTime", "name"]))
 def test_a_query_over_finite_files_keeps_no_mark_of_one_that_was_forgotten_and_has_left(
     order: Any, clean_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ def test_many_files_are_read_once_with_an_offset_that_stays_small(tmp_path: Path
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("files", [2_500, pytest.param(12_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("files", [1_200, pytest.param(12_000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("case", CASES)
 def test_the_offset_stays_small_over_restarts_in_every_order(tmp_path: Path, case: str, files: int) -> None:
     arguments: dict[str, Any] = dict(CASES[case])

@@ -44,6 +44,7 @@ def windows(frame: DataFrame) -> DataFrame:
     return counted.select(F.unix_micros("window.start").alias("start"), "device", "count")
 
 
+@pytest.mark.soak
 def test_every_row_of_an_export_is_counted(spark: SparkSession, skewed: tuple[Path, Table], tmp_path: Path) -> None:
     folder, _ = skewed
     given = options(folder, maxRowsPerTrigger=900, maxOutOfOrderness="0 seconds", bounded="true")

@@ -59,7 +59,8 @@ def logged(checkpoint: Path, topic: Topic, logs: dict[int, list[int]]) -> list[l
     return found
 
 
-@pytest.mark.parametrize("trigger", ["availableNow", pytest.param("processingTime", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])
 def test_a_query_that_was_killed_and_restarted_is_counted_to_the_record(
     spark_kafka: SparkSession, topic: Topic, tmp_path: Path, trigger: str
 ) -> None:

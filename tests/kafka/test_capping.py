@@ -7,6 +7,7 @@ comes to its bound.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from streaming_source.connectors.kafka.time_index import TimeIndex
 from tests.coordinator.support import available
-from tests.examples import one_in
+from tests.examples import each_once, one_in
 from tests.kafka.support import SKEWS, Logs, reading, records
 from tests.kafka.topics import MS, Record, Topic, wait_until
 from tests.spark.reading import Reading
@@ -24,9 +25,12 @@ from tests.spark.support import SECOND, T0, skewed_logs
 Log = list[Record]
 
 
-@pytest.fixture(autouse=True, params=["asked", "few", "scan"])
+INDEXING = ("asked", "few", "scan")
+"""Whether the brokers are asked, or few records that are new are read at once, or all are read ahead."""
+
+
+@pytest.fixture
 def indexing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the brokers are asked, or few records that are new are read at once, or all are read ahead."""
     if request.param == "asked":
         monkeypatch.setattr(TimeIndex, "FEW", 0)
     return "scan" if request.param == "scan" else "auto"
@@ -114,20 +118,20 @@ def place(record: Record) -> tuple[int, int]:
     return record.partition, record.offset
 
 
-@pytest.mark.parametrize("logs", SKEWS.values(), ids=SKEWS)
+LIMITS: dict[str, dict[str, Any]] = {"drift": {"drift_us": 10 * SECOND}, "rows": {"maxRowsPerTrigger": 150}}
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param({"drift_us": 10 * SECOND}, id="drift"),
-        pytest.param({"maxRowsPerTrigger": 150}, id="rows", marks=pytest.mark.soak),
-    ],
+    ("indexing", "skew", "limit"), each_once(INDEXING, list(SKEWS), list(LIMITS)), indirect=["indexing"]
 )
-def test_under_disorder_and_skew(topic: Topic, indexing: str, logs: Logs, options: dict[str, Any]) -> None:
-    topic.create(partitions=3).write_logs(logs)
-    checked = run(topic, indexing, **options)
+def test_under_disorder_and_skew(topic: Topic, indexing: str, skew: str, limit: str) -> None:
+    topic.create(partitions=3).write_logs(SKEWS[skew])
+    checked = run(topic, indexing, **LIMITS[limit])
     assert len(set(checked.bounds)) >= 3
 
 
+# One waits for the compaction of its topic.
+@pytest.mark.parametrize("indexing", one_in(3, INDEXING), indirect=True)
 def test_over_gaps_of_compaction_and_transactions(topic: Topic, indexing: str) -> None:
     topic.create(partitions=2, cleanup_policy="compact", segment_ms=10, min_cleanable_dirty_ratio=0.001)
     for i in range(10):
@@ -143,18 +147,22 @@ def test_over_gaps_of_compaction_and_transactions(topic: Topic, indexing: str) -
     run(topic, indexing, maxRowsPerTrigger=4)
 
 
-@pytest.mark.parametrize("ahead_s", [3600, 40 * 365 * 86_400], ids=["an-hour", "forty-years"])
-def test_behind_a_far_future_record_that_was_read(topic: Topic, indexing: str, ahead_s: int) -> None:
+AHEAD_S = {"an hour": 3600, "forty years": 40 * 365 * 86_400}
+
+
+@pytest.mark.parametrize(("indexing", "ahead"), each_once(INDEXING, list(AHEAD_S)), indirect=["indexing"])
+def test_behind_a_far_future_record_that_was_read(topic: Topic, indexing: str, ahead: str) -> None:
     # A broker that is asked for the first record later than the rest answers with that one, for ever.
     steady = T0 + np.arange(300, dtype=np.int64) * SECOND
     jumping = steady.copy()
-    jumping[3] += ahead_s * SECOND
+    jumping[3] += AHEAD_S[ahead] * SECOND
     topic.create(partitions=2).write_logs({0: jumping, 1: steady})
     checked = run(topic, indexing, drift_us=30 * SECOND)
     # What lies behind it came with its kind, and not all at the end.
     assert len(checked.bounds) >= 2
 
 
+@pytest.mark.parametrize("indexing", one_in(3, INDEXING), indirect=True)
 def test_a_query_goes_on_behind_a_far_future_record_and_waits_before_one_that_is_too_far(
     topic: Topic, indexing: str
 ) -> None:
@@ -193,7 +201,7 @@ def read_on(begun: Reading, wanted: int) -> dict[int, int]:
     return dict(sorted(counts.items()))
 
 
-@pytest.mark.parametrize("seed", one_in(12, range(12)))
+@pytest.mark.parametrize(("indexing", "seed"), one_in(13, product(INDEXING, range(12))), indirect=["indexing"])
 def test_under_anything_at_random(topic: Topic, indexing: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     partitions = int(rng.integers(1, 5))

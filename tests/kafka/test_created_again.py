@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
 from streaming_source.exceptions import DataLossError, SourceError
+from tests.examples import one_in
 from tests.kafka.support import BOUND, format_options, on_executor, reading, records
 from tests.kafka.test_faults import T0_MS
 from tests.kafka.topics import Record, Topic, wait_until
@@ -57,23 +59,23 @@ def first_task(begun: Reading) -> Any:
     return task
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan", "off"])
-@pytest.mark.parametrize(
-    ("interval", "partitions", "counts"),
-    [
-        pytest.param("500 ms", 1, {0: 20}, id="more-soon", marks=pytest.mark.soak),
-        pytest.param("2 seconds", 1, {0: 20}, id="more"),
-        pytest.param("2 seconds", 1, {0: 5}, id="as-many", marks=pytest.mark.soak),
-        pytest.param("2 seconds", 1, {0: 3}, id="fewer", marks=pytest.mark.soak),
-        pytest.param("2 seconds", 1, {0: 2000}, id="many-more"),
-        pytest.param("2 seconds", 3, {0: 20, 1: 4, 2: 9}, id="more-partitions", marks=pytest.mark.soak),
-        pytest.param("10 seconds", 1, {0: 20}, id="more-late", marks=pytest.mark.soak),
-        pytest.param("2 seconds", 1, {0: 0}, id="none", marks=pytest.mark.soak),
-    ],
-)
-def test_each_record_of_a_topic_that_is_created_again_is_read_once(
-    topic: Topic, interval: str, partitions: int, counts: dict[int, int], indexing: str
-) -> None:
+AGAIN: dict[str, tuple[str, int, dict[int, int]]] = {
+    "more": ("2 seconds", 1, {0: 20}),
+    "many more": ("2 seconds", 1, {0: 2000}),
+    "as many": ("2 seconds", 1, {0: 5}),
+    "fewer": ("2 seconds", 1, {0: 3}),
+    "none": ("2 seconds", 1, {0: 0}),
+    "more partitions": ("2 seconds", 3, {0: 20, 1: 4, 2: 9}),
+    "more, soon": ("500 ms", 1, {0: 20}),
+    "more, late": ("10 seconds", 1, {0: 20}),
+}
+"""How often the query looks, and what is in which partition of the new topic."""
+
+
+# One in nine: each way of indexing, with more, many more and as many records.
+@pytest.mark.parametrize(("indexing", "again"), one_in(9, product(["auto", "scan", "off"], AGAIN)))
+def test_each_record_of_a_topic_that_is_created_again_is_read_once(topic: Topic, again: str, indexing: str) -> None:
+    interval, partitions, counts = AGAIN[again]
     topic.create(partitions=2).write(named("old", 5) + named("old", 5, 1))
     read: Counter[bytes | None] = Counter()
     options = {"failOnDataLoss": "false", "discoveryInterval": interval, "indexing": indexing, "watermarkRows": "true"}
@@ -137,7 +139,7 @@ def test_a_task_fails_whose_topic_is_created_again_while_it_emits_and_reads_noth
         assert list(on_executor(begun.reader).read(task)) == []
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan"])
+@pytest.mark.parametrize("indexing", one_in(2, ["auto", "scan"]))
 def test_topics_that_are_gone_leave_the_offset_and_one_of_their_names_may_come_again(
     topic: Topic, indexing: str
 ) -> None:

@@ -67,11 +67,17 @@ def java(broker: KafkaBroker) -> dict[str, str]:
     "given",
     [
         java,
-        lambda broker: settings(broker, **SCRAM) | {"indexing": "scan"},
         lambda broker: settings(broker) | {"tokenProvider": NAME},
-        lambda broker: settings(broker, **{"sasl.mechanism": "SCRAM-SHA-256"}) | {"credentials": f"{__name__}:login"},
+        # Both are below, where credentials are renewed.
+        pytest.param(lambda broker: settings(broker, **SCRAM) | {"indexing": "scan"}, marks=pytest.mark.soak),
+        pytest.param(
+            lambda broker: (
+                settings(broker, **{"sasl.mechanism": "SCRAM-SHA-256"}) | {"credentials": f"{__name__}:login"}
+            ),
+            marks=pytest.mark.soak,
+        ),
     ],
-    ids=["java's names", "scram", "token", "credentials"],
+    ids=["java's names", "token", "scram", "credentials"],
 )
 def test_a_topic_is_read_over_tls_by_planner_and_tasks(
     topic: Topic, given: Callable[[KafkaBroker], dict[str, str]], caplog: pytest.LogCaptureFixture
@@ -139,7 +145,7 @@ def test_a_connection_that_is_refused_ends_with_its_fix_and_without_a_secret(
     assert USER not in str(refused.value)
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan"])
+@pytest.mark.parametrize("indexing", [pytest.param("auto", marks=pytest.mark.soak), "scan"])
 def test_renewed_credentials_are_those_of_every_later_connection(
     topic: Topic, indexing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

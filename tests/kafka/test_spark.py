@@ -45,6 +45,7 @@ def topics_of(frame: DataFrame) -> set[str]:
     return {row[0] for row in frame.select("topic").distinct().collect()}
 
 
+@pytest.mark.soak
 def test_a_pattern_chooses_the_topics_that_it_chooses_with_sparks_own_source(
     spark_kafka: SparkSession, topic: Topic
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_batch_frame_that_is_used_again_has_the_records_of_its_first_use(spark
 @pytest.mark.parametrize(
     ("indexing", "wanted", "tasks"),
     [
-        ("auto", {"minPartitions": 7}, 7),
+        pytest.param("auto", {"minPartitions": 7}, 7, marks=pytest.mark.soak),
         ("scan", {"maxRecordsPerPartition": 3, "numReaders": 1}, 6),
         pytest.param("off", {"minPartitions": 7}, 7, marks=pytest.mark.soak),
     ],
@@ -150,7 +151,8 @@ def test_exact_mode_gives_all_windows_of_the_batch_result(
     assert max(p["numInputRows"] for p in run.progress) <= 300 + 1  # the watermark row
 
 
-@pytest.mark.parametrize("indexing", [pytest.param("auto", marks=pytest.mark.soak), "off"])
+@pytest.mark.soak
+@pytest.mark.parametrize("indexing", ["auto", "off"])
 def test_exact_mode_over_an_unbounded_topic_gives_all_windows_that_are_closed(
     spark: SparkSession, topic: Topic, logs: Logs, tmp_path: Path, indexing: str
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_each_cause_is_named_with_its_split_and_its_advice(spark: SparkSession, tmp_path: Path, half: int) -> None:
     found = run(spark, tmp_path, [course for course in COURSES if course.is_quick][half::2])
     assert not found, "\n".join(found)

@@ -23,6 +23,7 @@ from streaming_source.spark import rows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
+from tests.examples import each_once
 from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
 
 ISO = ["2023-11-14T22:14:00Z", "2023-11-14T23:14:01+01:00", "2023-11-14 22:14:02.5"]
@@ -53,8 +54,7 @@ KINDS: dict[str, tuple[pa.Array, dict[str, str], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("indexing", ["auto", "scan"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "indexing"), each_once(list(KINDS), ["auto", "scan"]))
 def test_an_event_time_is_read_from_a_column_of_kind(tmp_path: Path, kind: str, indexing: str) -> None:
     column, options, expected = KINDS[kind]
     put(tmp_path / "a" / "f.parquet", {"t": column, "k": list(range(len(column)))}, row_group_size=2)

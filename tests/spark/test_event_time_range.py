@@ -477,6 +477,7 @@ def test_files_outside_are_not_read_by_spark(spark: SparkSession, tmp_path: Path
         spark.read.format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path / "in")).count()
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_spark_has_what_is_outside_dropped_kept_or_refused_and_its_number(spark: SparkSession, tmp_path: Path) -> None:
     """Of 300 records 90 are before the range and 140 behind it."""
@@ -610,6 +611,7 @@ class Shared(DataSource):
         return Reader()
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_filters_of_spark_prune_nothing_because_spark_gives_all_reads_of_a_frame_one_plan(
     spark: SparkSession, tmp_path: Path

@@ -18,7 +18,9 @@ def test_of_two_joined_sources_neither_runs_ahead_and_the_join_is_that_of_the_ba
     groups.check_that_neither_of_two_joined_sources_runs_ahead(spark, tmp_path)
 
 
-@pytest.mark.parametrize("group", [None, "the splits of this source", pytest.param("none", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "group", [None, *(pytest.param(one, marks=pytest.mark.soak) for one in ("the splits of this source", "none"))]
+)
 def test_any_name_is_a_group_of_the_sources_of_a_query_and_none_is_no_group(
     spark: SparkSession, tmp_path: Path, group: str | None
 ) -> None:

@@ -66,8 +66,9 @@ def few_offsets(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("few_offsets")
-@pytest.mark.parametrize("micro_batches", [12, pytest.param(330, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("micro_batches", [12, 330])
 def test_late_records_outlive_the_offsets_that_spark_removes(
     spark: SparkSession, tmp_path: Path, micro_batches: int
 ) -> None:
@@ -87,6 +88,7 @@ def test_late_records_outlive_the_offsets_that_spark_removes(
     assert len(late) >= 0.8 * micro_batches
 
 
+@pytest.mark.soak
 def test_a_source_of_ones_own_has_late_records_too(spark: SparkSession, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts").with_idleness("1 ms")

@@ -59,6 +59,7 @@ def test_spark_counts_a_watermark_row_and_the_statistics_do_not(
     assert (last.rows, last.latest_us, last.mean_us, last.state_rows) == ((0,), None, None, 0)
 
 
+@pytest.mark.soak
 def test_two_sources_of_which_one_has_ended_and_records_without_an_event_time(
     spark: SparkSession, exact: Loader, stream: Loader, tmp_path: Path
 ) -> None:

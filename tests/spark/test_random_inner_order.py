@@ -61,7 +61,14 @@ def dropped(run: Run) -> int:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("group", [{}, {"alignmentGroup": "g", "alignmentScope": "query", "maxDrift": "1 minute"}])
+# A union without a group is in test_idle_sources.py and test_operators.py.
+@pytest.mark.parametrize(
+    "group",
+    [
+        pytest.param({}, marks=pytest.mark.soak),
+        {"alignmentGroup": "g", "alignmentScope": "query", "maxDrift": "1 minute"},
+    ],
+)
 def test_a_union_counts_all_rows(spark: SparkSession, tmp_path: Path, seed: int, group: Mapping[str, str]) -> None:
     logs = shuffled(seed, "a", "b")
     write(tmp_path, logs)

@@ -17,6 +17,7 @@ import streaming_source
 from alignment import WatermarkStrategy
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.exceptions import OptionError
+from tests.examples import one_in
 from tests.spark import reports, unindexed
 from tests.spark.reports import BOUND, DRIFT, SMALL, announced, reported, strategy
 from tests.spark.support import (
@@ -50,18 +51,19 @@ def test_they_are_with_reports_in_a_directory_and_no_port(spark: SparkSession, t
     assert len([*run.glob("*.json")]) <= 2
 
 
+@pytest.mark.parametrize("trigger", one_in(2, ["availableNow", "processingTime"]))
 def test_splits_that_their_reader_alone_knows_the_end_of_are_read_to_the_end_and_hold_nobody(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, trigger: str
 ) -> None:
     logs = {"short": SMALL["split-0"][:10], "long": SMALL["split-2"][:591]}
     unindexed.write_logs(tmp_path / "logs", logs)
-    for trigger, value in (("availableNow", True), ("processingTime", "0 seconds")):
-        source = EndingLogs(str(tmp_path / "logs"), bounded=True)
-        frame = streaming_source.from_source(spark, source, strategy(), trigger, indexing="off", maxRowsPerTrigger=200)
-        run = Run(spark, windows(frame), tmp_path / trigger, trigger={trigger: value})
-        eventually(lambda run=run: announced(run) == MAX_WATERMARK, "the end", run.query, 90)
-        run = run.finished() if trigger == "availableNow" else run.caught_up()
-        assert run.rows == naive_windows(logs)
+    source = EndingLogs(str(tmp_path / "logs"), bounded=True)
+    frame = streaming_source.from_source(spark, source, strategy(), trigger, indexing="off", maxRowsPerTrigger=200)
+    value = {"availableNow": True, "processingTime": "0 seconds"}[trigger]
+    run = Run(spark, windows(frame), tmp_path / trigger, trigger={trigger: value})
+    eventually(lambda: announced(run) == MAX_WATERMARK, "the end", run.query, 90)
+    run = run.finished() if trigger == "availableNow" else run.caught_up()
+    assert run.rows == naive_windows(logs)
 
 
 @pytest.mark.soak

@@ -54,7 +54,7 @@ def test_a_batch_read_counts_every_row(batch: Loader, tmp_path: Path) -> None:
     [
         ("one-ahead", 300, "directory"),
         ("one-fast", 500, "file"),
-        ("one-tiny", None, "directory"),
+        pytest.param("one-tiny", None, "directory", marks=pytest.mark.soak),
         pytest.param("one-tiny", 170, "file", marks=pytest.mark.soak),
         pytest.param("one-ahead", 300, "file", marks=pytest.mark.soak),
         pytest.param("one-fast", 500, "directory", marks=pytest.mark.soak),
@@ -88,6 +88,7 @@ def test_exact_mode_gives_all_windows_under_a_running_trigger(
     )
 
 
+@pytest.mark.soak
 def test_exact_mode_gives_all_windows_by_trigger_once_run_until_it_is_done(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
@@ -112,13 +113,14 @@ def plain(frame: DataFrame, delay: str) -> DataFrame:
     return frame.withWatermark("ts", delay)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("skew", "max_rows", "split_by"),
     [
         ("one-tiny", 200, "file"),
-        pytest.param("one-ahead", 250, "directory", marks=pytest.mark.soak),
-        pytest.param("one-fast", 300, "file", marks=pytest.mark.soak),
-        pytest.param("one-tiny", 200, "directory", marks=pytest.mark.soak),
+        ("one-ahead", 250, "directory"),
+        ("one-fast", 300, "file"),
+        ("one-tiny", 200, "directory"),
     ],
 )
 def test_plain_mode_at_the_required_delay_gives_all_closed_windows(
@@ -161,7 +163,8 @@ def run_end(run: Run) -> dict[str, object]:
 MILLIS = skewed_logs(7, rows=(120, 60, 120), starts=(0, 40 * MS, 3 * MS), steps=(MS, 2 * MS, 700), bound=5 * MS)
 
 
-@pytest.mark.parametrize("max_rows", [60, pytest.param(23, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("max_rows", [60, 23])
 def test_plain_mode_holds_for_windows_of_one_millisecond(
     spark: SparkSession, stream: Loader, tmp_path: Path, max_rows: int
 ) -> None:

@@ -16,7 +16,7 @@ from streaming_source import complete_until
 from streaming_source.exceptions import ClaimError, MalformedDataError, OffsetError
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.testing import SourceHarness
-from tests.examples import examples
+from tests.examples import one_in
 from tests.tables.claimed_table import SCHEMA, DeltaWriter, reading
 from tests.tables.reading import SECOND, times
 
@@ -174,7 +174,7 @@ def test_late_rows_that_the_writer_kept_are_late_here_and_the_numbers_add_up(tmp
     done.close()
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", one_in(3, range(15)))
 def test_late_rows_and_those_on_time_are_all_rows_whoever_wrote_them_and_whenever_they_are_read(
     tmp_path: Path, seed: int
 ) -> None:

@@ -153,7 +153,7 @@ def test_every_record_is_read_once_and_in_order_whatever_happens(case: Case, rea
         assert runner.harness.watermark == MAX_WATERMARK
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(50))
 @given(cases(aborts=True, nulls=True), st.booleans(), st.sampled_from([None, "0 us", "20 us"]))
 def test_with_alignment_what_is_read_is_a_beginning_of_every_split(case: Case, exact: bool, drift: str | None) -> None:
     case.options["exact"] = exact
@@ -223,7 +223,7 @@ def valid(times: Sequence[int | None]) -> list[int]:
     return [time for time in times if time is not None]
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(50))
 @given(cases(aborts=True, nulls=True))
 def test_the_same_script_gives_the_same_batches(case: Case) -> None:
     first, second = Runner(case), Runner(case)
@@ -232,7 +232,7 @@ def test_the_same_script_gives_the_same_batches(case: Case) -> None:
     assert first.harness.batches == second.harness.batches
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(50))
 @given(cases(nulls=True))
 def test_late_records_are_counted_as_they_are_read(case: Case) -> None:
     runner = Runner(case)
