@@ -5,7 +5,8 @@ A checkpoint is written when a micro-batch is planned, and no planner knows wher
 file: one that is not locked is of a process that has ended, however it did.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
-splits, positions and event times, as the log of the driver does. A note that is a week old is removed.
+splits, positions and event times, as the log of the driver does. A note that is a week old is removed, and of the runs
+of a query that have ended only the last one has its note. So a start reads few of them, however many queries there are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,8 @@ from streaming_source.monitoring.report import WatermarkReport
 __all__ = ["PlannerNote", "Writer", "notes_of"]
 
 _FOLDER: Final = "streaming-source-"
-_OF_WRITER: Final = re.compile(r"[0-9a-f]{12}")
+_OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
+"""Of what is read, and of the query's first run."""
 _KEPT_S: Final = 7 * 86_400
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 50
@@ -75,8 +78,9 @@ class Writer:
 
     def __init__(self, known: str | None = None, reads: str = "", folder: Path | None = None) -> None:
         folder = notes_folder() if folder is None else folder
-        is_own = known is not None and Path(known).parent == folder
-        self.name = known if known is not None and is_own else str(folder / uuid4().hex[:12])
+        is_own = known is not None and Path(known).parent == folder and _is_name(known)
+        of_reads = f"{zlib.crc32(reads.encode()):08x}"
+        self.name = known if known is not None and is_own else str(folder / f"{of_reads}{uuid4().hex[:12]}")
         self.known = self.name if known is None else known
         self._path = Path(f"{self.name}.{os.getpid()}.json")
         self._locked = -1
@@ -86,11 +90,12 @@ class Writer:
         self._due_s = 0.0
         self._is_left = _is_private(folder)
         if self._is_left:
-            _remove_old(folder)
+            of_same = _remove_old(folder, of_reads)
             if known is None:
-                ended = [note for note in _notes(folder, "*.json") if not note.runs and note.reads == reads]
-                got_on = [note for note in ended if note.report is not None]
-                self.earlier = max(got_on, key=lambda note: note.at_us, default=None)
+                ended = (note for note in _notes(of_same) if not note.runs and note.reads == reads)
+                self.earlier = next((note for note in ended if note.report is not None), None)
+            else:
+                _remove_earlier_runs(self.name)
             self._write()
 
     def report(self, report: WatermarkReport, written: Mapping[str, Any]) -> None:
@@ -159,11 +164,10 @@ class Writer:
 
 def notes_of(name: str) -> list[PlannerNote]:
     """Return the notes of a name, the last one first; none where this machine, or this user, has none of it."""
-    path = Path(name)
-    if not (path.parent.name.startswith(_FOLDER) and _OF_WRITER.fullmatch(path.name)):
-        # A checkpoint decides no more than which note is read.
+    if not _is_name(name):
         return []
-    found = _notes(path.parent, f"{path.name}.*.json")
+    path = Path(name)
+    found = _notes(path.parent.glob(f"{path.name}.*.json"))
     return sorted(found, key=lambda note: (note.runs, note.at_us), reverse=True)
 
 
@@ -172,8 +176,14 @@ def notes_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
 
 
-def _notes(folder: Path, pattern: str) -> Iterator[PlannerNote]:
-    for path in folder.glob(pattern):
+def _is_name(name: str) -> bool:
+    """Return whether this names notes: a checkpoint decides no more than which of them are read."""
+    path = Path(name)
+    return path.parent.name.startswith(_FOLDER) and _OF_WRITER.fullmatch(path.name) is not None
+
+
+def _notes(paths: Iterable[Path]) -> Iterator[PlannerNote]:
+    for path in paths:
         with suppress(OSError, ValueError, KeyError, TypeError, AlignmentError):
             yield _read(path)
 
@@ -214,15 +224,27 @@ def _is_private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def _remove_old(folder: Path) -> None:
-    for path in _old(folder):
-        with suppress(OSError):
-            path.unlink()
-
-
-def _old(folder: Path) -> Iterator[Path]:
+def _remove_old(folder: Path, prefix: str) -> list[Path]:
+    """Remove what is a week old; return the notes whose names begin so, the last one first."""
     oldest_s = time.time() - _KEPT_S
-    for path in folder.iterdir():
-        with suppress(OSError):
-            if path.stat().st_mtime < oldest_s:
-                yield path
+    found: list[tuple[float, str]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                written_s = entry.stat().st_mtime
+                if written_s < oldest_s:
+                    os.unlink(entry)
+                elif entry.name.startswith(prefix) and entry.name.endswith(".json"):
+                    found.append((written_s, entry.path))
+    return [Path(path) for _, path in sorted(found, reverse=True)]
+
+
+def _remove_earlier_runs(name: str) -> None:
+    """Remove the notes of the runs of a query that have ended, but that of the last one, and the last with a report."""
+    ended = [note for note in notes_of(name) if not note.runs]
+    with_report = [note for note in ended if note.report is not None]
+    kept = {note.pid for note in (*ended[:1], *with_report[:1])}
+    for note in ended:
+        if note.pid not in kept:
+            with suppress(OSError):
+                Path(f"{name}.{note.pid}.json").unlink()

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from alignment.explain import Explanation
+from streaming_source.monitoring import planner_note
 from streaming_source.monitoring.planner_note import PlannerNote, Writer, notes_of
 from streaming_source.monitoring.query_state import end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
@@ -117,6 +119,38 @@ def test_a_name_outside_of_the_own_directory_is_not_written_to(folder: Path, tmp
     assert Path(Writer(str(tmp_path / "elsewhere" / "x"), folder=folder).name).parent == folder
 
 
+def test_of_the_runs_that_have_ended_the_last_one_and_the_last_with_a_report_have_notes(folder: Path) -> None:
+    """So a query that starts every minute leaves no more than one that starts once."""
+    writer = Writer(None, folder=folder)
+    report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(9), at(9)))
+    writer.report(report, report.to_json())
+    writer.close()
+    pids = [os.getpid()]
+    for _ in range(3):
+        planner = Planner(folder, writer.name)
+        planner.end(signal.SIGKILL)
+        pids.append(planner.process.pid)
+        assert {note.pid for note in notes_of(writer.name)} == {pids[0], *pids[-2:]}
+    running = [Planner(folder, writer.name) for _ in range(2)]
+    assert [note.pid for note in notes_of(writer.name) if note.runs] == [each.process.pid for each in running[::-1]]
+    for each in running:
+        each.end(signal.SIGTERM)
+
+
+def test_a_first_start_reads_no_notes_of_what_others_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(100):
+        Writer(None, f"aligned_files /{i}", folder).close()
+    read = []
+
+    def read_one(path: Path, of_path: Callable[[Path], PlannerNote] = planner_note._read) -> PlannerNote:
+        read.append(path)
+        return of_path(path)
+
+    monkeypatch.setattr(planner_note, "_read", read_one)
+    Writer(None, "aligned_files /7", folder)
+    assert len(read) == 1
+
+
 def test_notes_are_removed_after_a_week(folder: Path) -> None:
     old, young = (Path(Writer(None, folder=folder).name) for _ in range(2))
     (path,) = folder.glob(f"{old.name}.*")
@@ -133,7 +167,7 @@ def test_a_damaged_note_says_nothing(folder: Path) -> None:
     assert [note.pid for note in notes_of(name)] == [os.getpid()]
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "streaming-source-0/*", "streaming-source-0/../0123456789ab"])
+@pytest.mark.parametrize("name", ["/etc/passwd", "streaming-source-0/*", f"streaming-source-0/../{'0123456789' * 2}"])
 def test_a_checkpoint_names_no_other_file(name: str, tmp_path: Path) -> None:
     assert notes_of(str(tmp_path / name)) == []
 
