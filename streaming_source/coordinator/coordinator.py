@@ -506,13 +506,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _block_splits(self) -> None:
         enumerator, engine = self.host.enumerator, self.runtime.engine
+        found = enumerator.blocked_splits(), enumerator.unreachable_splits(), enumerator.unindexed_splits()
+        if not any(found):
+            return
         blocked, unreachable, unindexed = (
-            frozenset([split_id for split_id in split_ids if split_id in engine.index])
-            for split_ids in (
-                enumerator.blocked_splits(),
-                enumerator.unreachable_splits(),
-                enumerator.unindexed_splits(),
-            )
+            frozenset([split_id for split_id in split_ids if split_id in engine.index]) for split_ids in found
         )
         wait_for = dict.fromkeys(unindexed, WaitsFor.RECORDS) | dict.fromkeys(blocked, WaitsFor.TRANSACTION)
         wait_for |= dict.fromkeys(unreachable, WaitsFor.SOURCE)
