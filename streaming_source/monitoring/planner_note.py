@@ -12,6 +12,7 @@ of a query that have ended only the last one has its note. So a start reads few 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -39,8 +40,7 @@ _OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
 _KEPT_S: Final = 7 * 86_400
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 50
-"""A report is written once in a second at most, and after so many times as long as writing it took; another cause at
-once."""
+"""How many times as long as writing a report took none is written."""
 _SHOWN: Final = 600
 """Characters of an error."""
 
@@ -87,7 +87,8 @@ class Writer:
         self._left: dict[str, Any] = {"pid": os.getpid(), "reads": reads}
         self.earlier: PlannerNote | None = None
         self._cause: object = None
-        self._due_s = 0.0
+        self._written_s = -math.inf
+        self._rest_s = 0.0
         self._is_left = _is_private(folder)
         if self._is_left:
             of_same = _remove_old(folder, of_reads)
@@ -99,15 +100,20 @@ class Writer:
             self._write()
 
     def report(self, report: WatermarkReport, written: Mapping[str, Any]) -> None:
-        """Leave a report, whose JSON is at hand, unless the last one is of this second, with the same cause."""
+        """Leave a report, whose JSON is at hand; where the last one was left too short a time ago, with what follows.
+
+        That is many times as long as writing took; where the cause is the same, a second at least.
+        """
         cause = report.sequence, written["cause"], written["heldBy"]
-        if self._locked < 0 or (cause == self._cause and time.monotonic() < self._due_s):
-            return
-        self._cause = cause
         self._left["report"] = written
         begun_s = time.monotonic()
+        rest_s = max(self._rest_s, _PAUSE_S if cause == self._cause else 0.0)
+        if self._locked < 0 or begun_s < self._written_s + rest_s:
+            return
+        self._cause = cause
         self._write()
-        self._due_s = time.monotonic() + max(_PAUSE_S, _SHARE * (time.monotonic() - begun_s))
+        self._written_s = time.monotonic()
+        self._rest_s = _SHARE * (self._written_s - begun_s)
 
     def fail(self, error: BaseException) -> None:
         """Leave what the planner fails with."""

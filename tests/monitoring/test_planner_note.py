@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,14 +95,45 @@ def test_what_it_fails_with_is_there_when_it_is_gone(folder: Path) -> None:
     assert end.error == failed.error
 
 
-def test_its_last_report_is_there_at_once_where_the_cause_is_another(folder: Path) -> None:
+def reported(writer: Writer, sequence: int) -> WatermarkReport:
+    report = WatermarkReport("aligned_files", sequence, Explanation(at(sequence), at(9), at(9)))
+    writer.report(report, report.to_json())
+    return report
+
+
+def test_its_last_report_is_there_when_it_has_ended(folder: Path) -> None:
     writer = Writer(None, folder=folder)
-    for sequence in (1, 1, 2):
-        report = WatermarkReport("aligned_files", sequence, Explanation(at(sequence), at(9), at(9)))
-        writer.report(report, report.to_json())
+    reports = [reported(writer, sequence) for sequence in (1, 1, 2)]
     (note,) = notes_of(writer.name)
     assert note.runs
-    assert note.report == report
+    assert note.report == reports[0]
+    writer.close()
+    assert [note.report for note in notes_of(writer.name)] == reports[-1:]
+
+
+def test_reports_take_a_small_share_of_the_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, took_s, written = 0.0, 0.02, 0
+
+    def write(writer: Writer) -> None:
+        nonlocal now_s, written
+        now_s += took_s
+        written += 1
+
+    def written_of(sequences: Iterable[int]) -> int:
+        nonlocal now_s, written
+        written = 0
+        for sequence in sequences:
+            now_s += 0.1
+            reported(writer, sequence)
+        return written
+
+    writer = Writer(None, folder=folder)
+    monkeypatch.setattr(planner_note, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(Writer, "_write", write)
+    assert 80 < written_of(range(1000)) <= 100, "of 102 s 2 %, 20 ms each"
+    took_s = 0.001
+    assert written_of(range(1000)) > 990
+    assert 80 < written_of([1000] * 1000) <= 100, "with the same cause one a second"
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
@@ -122,8 +154,7 @@ def test_a_name_outside_of_the_own_directory_is_not_written_to(folder: Path, tmp
 def test_of_the_runs_that_have_ended_the_last_one_and_the_last_with_a_report_have_notes(folder: Path) -> None:
     """So a query that starts every minute leaves no more than one that starts once."""
     writer = Writer(None, folder=folder)
-    report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(9), at(9)))
-    writer.report(report, report.to_json())
+    reported(writer, 1)
     writer.close()
     pids = [os.getpid()]
     for _ in range(3):
@@ -175,8 +206,7 @@ def test_a_checkpoint_names_no_other_file(name: str, tmp_path: Path) -> None:
 def test_the_first_start_of_a_query_sees_what_read_the_same_and_has_ended(folder: Path) -> None:
     def leave(reads: str, sequence: int) -> Writer:
         writer = Writer(None, reads, folder)
-        report = WatermarkReport("aligned_files", sequence, Explanation(at(0), at(9), at(9)))
-        writer.report(report, report.to_json())
+        reported(writer, sequence)
         return writer
 
     orders, payments = leave("aligned_files /orders", 3), leave("aligned_files /payments", 4)
