@@ -58,9 +58,9 @@ class _Blocks(NamedTuple):
     head: Int64Array
     outside: npt.NDArray[np.int8]
     unwanted: BoolArray
-    at: Int64Array
+    at: npt.NDArray[np.int32]
     base: npt.NDArray[np.int32]
-    used: Int64Array
+    used: npt.NDArray[np.int32]
 
     def rows(self, blocks: Int64Array) -> Int64Array:
         return self.end[blocks] - self.first[blocks]
@@ -98,9 +98,11 @@ _SMALL: Final = {
     "opaque": np.int8,
     "outside": np.int8,
     "unwanted": np.bool_,
+    "at": np.int32,
     "base": np.int32,
+    "used": np.int32,
 }
-"""What fits into less than 8 bytes: `skip` and `base` count records whose times are in memory, all at once."""
+"""What fits into less than 8 bytes: `skip`, `at` and `base` count records whose times are in memory, all at once."""
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
@@ -255,8 +257,7 @@ class BlockTable:
         owner = np.repeat(np.array([slots[blocks.split_id] for blocks in added], np.int32), sizes)
         opaque = np.repeat(np.array([blocks.opaque for blocks in added], np.int8), sizes)
         loose = np.where((high > self.latest_valid_us) & (opaque == 0), PERHAPS_LOOSE, 0).astype(np.int8)
-        head, at = np.full_like(first, NO_TIMESTAMP), np.full_like(first, -1)
-        skip, base = (np.zeros(first.size, np.int32) for _ in range(2))
+        skip, base, used = (np.zeros(first.size, np.int32) for _ in range(3))
         return _Blocks(
             owner=owner,
             first=first,
@@ -267,12 +268,12 @@ class BlockTable:
             loose=loose,
             skip=skip,
             opaque=opaque,
-            head=head,
+            head=np.full_like(first, NO_TIMESTAMP),
             outside=outside,
             unwanted=unwanted,
-            at=at,
+            at=np.full(first.size, -1, np.int32),
             base=base,
-            used=np.zeros_like(first),
+            used=used,
         )
 
     def take_in(self) -> None:

@@ -39,6 +39,8 @@ class ExactTimes:
 
     PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
     """How many exact event times are copied at once."""
+    LAST_TURN: ClassVar[int] = int(np.iinfo(np.int32).max)
+    """After so many questions they are counted anew."""
 
     def __init__(self, table: BlockTable, load: EventTimeLoader, cached_times: int) -> None:
         self._table, self._load = table, load
@@ -119,6 +121,8 @@ class ExactTimes:
 
         O(1) for each that is loaded.
         """
+        if self._turn == self.LAST_TURN:
+            self._table.blocks.used[:] = self._turn = 0
         self._turn += 1
         self._table.blocks.used[blocks] = self._turn
         missing = blocks[self._table.blocks.at[blocks] < 0]
@@ -126,7 +130,7 @@ class ExactTimes:
             self._make_room(int(self._table.blocks.rows(missing).sum()))
             for block in missing.tolist():
                 self._take_in(block)
-        return self._table.blocks.at[blocks]
+        return self._table.blocks.at[blocks].astype(np.int64)
 
     def _take_in(self, block: int) -> None:
         split_id = self._table.order[int(self._table.blocks.owner[block])]
@@ -159,7 +163,8 @@ class ExactTimes:
         ends = np.cumsum(sizes)
         self.filled = int(ends[-1]) if ends.size else 0
         size = self.filled + rows
-        moved = ranges(blocks.at[kept], blocks.at[kept] + sizes)
+        starts = blocks.at[kept].astype(np.int64)
+        moved = ranges(starts, starts + sizes)
         for name in ("exact", "latest"):
             column = np.empty(max(size, min(2 * size, self.cached_times)), np.int64)
             column[: self.filled] = getattr(self, name)[moved]

@@ -60,12 +60,19 @@ def naive_cut(times: list[int], bound: int) -> int:
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(data=st.data(), splits=SPLITS, bound=EVENT_TIMES, portion=st.sampled_from([1, 5, 1_000]))
+@given(
+    data=st.data(),
+    splits=SPLITS,
+    bound=EVENT_TIMES,
+    portion=st.sampled_from([1, 5, 1_000]),
+    last=st.sampled_from([1, 3, ExactTimes.LAST_TURN]),
+)
 def test_every_answer_is_that_of_the_plain_lists(
-    data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int
+    data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int, last: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactTimes, "PORTION_TIMES", portion)
+        patch.setattr(ExactTimes, "LAST_TURN", last)
         records = Records(splits, cached_times=data.draw(st.integers(0, 12)))
         index = records.index
         positions = positions_in(data, records)
