@@ -316,9 +316,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
         reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
         pairs = self._as_read([*end.since(start, reads_on=reads_on), *self._left_out(start, end)])
+        pairs = [(before, after) for before, after in pairs if after.position > before.position]
         # In the order of their ids, wherever they were found: what is read again is cut in the same way.
         pairs.sort(key=lambda pair: pair[1].split_id)
-        pairs = [(before, after) for before, after in pairs if after.position > before.position]
         rows = sum(after.position - before.position for before, after in pairs)
         # If a watermark depends on the order of records, one reader reads the whole split.
         size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
