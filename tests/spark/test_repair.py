@@ -143,6 +143,19 @@ def test_sessions_that_late_records_join_are_repaired(spark: SparkSession, tmp_p
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("gap", ["14 seconds", "1 second"])
+def test_a_gap_that_is_less_than_the_functions_is_refused_and_nothing_is_written(
+    spark: SparkSession, tmp_path: Path, gap: str
+) -> None:
+    query = Query(spark, tmp_path, compute=by_session)
+    query.put_late()
+    before = query.target.rows()
+    with pytest.raises(StreamingQueryException, match=f"gap = '{gap}', and the function's session_window .* of 15 sec"):
+        query.repair(window=None, gap=gap, longest="10 minutes")
+    assert query.target.rows() == before
+
+
+@pytest.mark.soak
 def test_a_session_that_the_query_may_have_open_is_not_written(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, compute=by_session)
     query.put("a", range(0, 300, 10))
