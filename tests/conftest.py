@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import operator
 import os
 import sys
@@ -44,6 +45,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
+
+_MOST_OPEN = 300
+"""Descriptors that a worker may have open: Py4J fails at 1,024, as it waits for Spark's calls by `select`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -100,6 +104,13 @@ def _limit_s(item: pytest.Item) -> int:
     if item.get_closest_marker("spark") or item.get_closest_marker("kafka"):
         return _LIMIT_WITH_SERVICE_S
     return _LIMIT_S
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Close what planners had open that a test let die: Python collects them late, as in a planner's process."""
+    if len(os.listdir("/dev/fd")) > _MOST_OPEN:
+        gc.collect()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
