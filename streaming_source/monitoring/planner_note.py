@@ -5,8 +5,8 @@ A checkpoint is written when a micro-batch is planned, and no planner knows wher
 file: one that is not locked is of a process that has ended, however it did.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
-splits, positions and event times, as the log of the driver does. A note that is a week old is removed, and of the runs
-of a query that have ended only the last one has its note. So a start reads few of them, however many queries there are.
+splits, positions and event times, as the log of the driver does. A note is removed once it is a week old, or two later
+runs of its query have ended. A name begins with what is read, so that a start reads few notes of many.
 """
 
 from __future__ import annotations
