@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -85,7 +86,8 @@ def test_watch_says_it_again_when_it_changes(query: Situation, monkeypatch: pyte
         if len(steps) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("streaming_source.cli.main.time.sleep", sleep)
+    # Not of the module itself: other threads of the process sleep, too.
+    monkeypatch.setattr("streaming_source.cli.main.time", SimpleNamespace(sleep=sleep))
     result = explained(query, "--history", "--json", "--watch")
     assert result.exit_code == 0
     assert [len(json.loads(line)["batches"]) for line in result.stdout.splitlines()] == [1, 2]

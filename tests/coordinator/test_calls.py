@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,7 +212,8 @@ def test_a_call_rests_nine_times_as_long_as_it_took_before_a_refresh_makes_it_ag
 ) -> None:
     timed, wall = Timed(), [100.0]
     monkeypatch.setattr("streaming_source.coordinator.calls._REST", 9)
-    monkeypatch.setattr("streaming_source.coordinator.calls.time.monotonic", lambda: wall[0])
+    clock = SimpleNamespace(monotonic=lambda: wall[0], thread_time=time.thread_time)
+    monkeypatch.setattr("streaming_source.coordinator.calls.time", clock)
     began: list[float] = []
 
     takes_s = [0.004, 0.004, 5.0, 0.004]
@@ -241,8 +243,8 @@ def test_a_trigger_in_vain_rests_nineteen_times_as_long_as_the_thread_has_worked
     timed, wall, worked = Timed(), [100.0], [3.0]
     calls = "streaming_source.coordinator.calls"
     monkeypatch.setattr(f"{calls}._IDLE_REST", 19)
-    monkeypatch.setattr(f"{calls}.time.monotonic", lambda: wall[0])
-    monkeypatch.setattr(f"{calls}.time.thread_time", lambda: worked[0])
+    clock = SimpleNamespace(monotonic=lambda: wall[0], thread_time=lambda: worked[0])
+    monkeypatch.setattr(f"{calls}.time", clock)
     arrives: list[float] = []
 
     def pass_by(timeout_s: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,7 +116,7 @@ def test_a_micro_batch_that_is_not_done_in_time_is_named_once_by_a_thread_that_a
 
 def test_a_micro_batch_has_the_time_of_a_trigger_that_comes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("streaming_source.spark.planner_log.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("streaming_source.spark.planner_log.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     warning = StandstillWarning(60 * SECOND, lambda: None)
     deadlines = []
     for now_s[0] in (0, 3600, 7200, 7201, 7202):
