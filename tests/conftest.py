@@ -46,8 +46,10 @@ _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
 
-_MOST_OPEN = 300
-"""Descriptors that a worker may have open: Py4J fails at 1,024, as it waits for Spark's calls by `select`."""
+_MORE_OPEN = 200
+"""How many more descriptors a worker may open: Py4J fails at 1,024, as it waits for Spark's calls by `select`."""
+_open_since = [0]
+"""How many were open behind the last collection: most of them stay so."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -109,8 +111,9 @@ def _limit_s(item: pytest.Item) -> int:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Close what planners had open that a test let die: Python collects them late, as in a planner's process."""
-    if len(os.listdir("/dev/fd")) > _MOST_OPEN:
+    if len(os.listdir("/dev/fd")) > _open_since[0] + _MORE_OPEN:
         gc.collect()
+        _open_since[0] = len(os.listdir("/dev/fd"))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
