@@ -91,7 +91,7 @@ class Writer:
         self._rest_s = 0.0
         self._is_left = _is_private(folder)
         if self._is_left:
-            of_same = _remove_old(folder, of_reads)
+            of_same = _removing_old(folder, of_reads)
             if known is None:
                 ended = (note for note in _notes(of_same) if not note.runs and note.reads == reads)
                 self.earlier = next((note for note in ended if note.report is not None), None)
@@ -230,8 +230,8 @@ def _is_private(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
-def _remove_old(folder: Path, prefix: str) -> list[Path]:
-    """Remove what is a week old; return the notes whose names begin so, the last one first."""
+def _removing_old(folder: Path, prefix: str) -> list[Path]:
+    """Return the notes whose names begin so, the last one first; of all notes those that are a week old are removed."""
     oldest_s = time.time() - _KEPT_S
     found: list[tuple[float, str]] = []
     with os.scandir(folder) as entries:

@@ -16,7 +16,7 @@ from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration, parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from alignment.touched_ranges import Ranges, covering, covering_sessions
-from alignment.watermarks import Int64Array
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Sessions:
         times_us, _ = _spans(touched, SPAN)
         if not times_us.size:
             return []
-        lengths_us: list[Int64Array] = []
+        shortest_us = MAX_WATERMARK
 
         def sessions_in(ranges: Ranges) -> tuple[Int64Array, Int64Array]:
             starts_us, ends_us = _spans(repaired(ranges), "session_window")
@@ -152,23 +152,27 @@ class Sessions:
                     f"watermark {format_timestamp(closed_us)} of the query: it may still have it open. Give a longer "
                     "one, with a new checkpointLocation and from_batch"
                 )
-            lengths_us.append(ends_us - starts_us)
+            nonlocal shortest_us
+            shortest_us = int((ends_us - starts_us).min(initial=shortest_us))
             return starts_us, ends_us
 
         ranges = covering_sessions(times_us, self._gap_us, sessions_in)
-        # No session is shorter than the function's gap, and that of one moment is as long.
-        seen_us = np.concatenate(lengths_us)
-        if seen_us.size and seen_us.min() > self._gap_us:
-            self._check_gap(*_spans(repaired([(int(times_us[0]), int(times_us[0]) + 1)]), "session_window"))
+        # No session is shorter than the function's gap: one that is as short as this gap shows that it is no longer.
+        if self._gap_us < shortest_us < MAX_WATERMARK:
+            self._check_gap(repaired([(int(times_us[0]), int(times_us[0]) + 1)]))
         return ranges
 
-    def _check_gap(self, starts_us: Int64Array, ends_us: Int64Array) -> None:
-        """Refuse a gap that is less than the function's: sessions that it joins may lie beyond what was read."""
-        if (longer := ends_us - starts_us > self._gap_us).any():
-            of_function = format_duration(int((ends_us - starts_us)[longer].max()))
+    def _check_gap(self, of_one_moment: DataFrame) -> None:
+        """Refuse a gap that is less than the function's, which is as long as its session of one moment.
+
+        Sessions that the function joins may lie beyond what was read.
+        """
+        starts_us, ends_us = _spans(of_one_moment, "session_window")
+        of_function_us = int((ends_us - starts_us).max(initial=0))
+        if of_function_us > self._gap_us:
             raise OptionError(
-                f"repair: gap = {self.gap!r}, and the function's session_window has a gap of {of_function}: give the "
-                "function's"
+                f"repair: gap = {self.gap!r}, and the function's session_window has a gap of "
+                f"{format_duration(of_function_us)}: give the function's"
             )
 
     def read(self, ranges: Ranges, frame: int) -> Ranges:
