@@ -109,7 +109,7 @@ lowest: $(STAMP) java ## run the core tests with the lowest versions that pyproj
 	@echo "==> lowest: one environment in .venvs; the tests take some minutes"
 	@$(VENV)/bin/nox --session lowest
 
-stranger: $(STAMP) java ## walk through README and the first query from the wheel in a fresh environment, as pasted, with times
+stranger: $(STAMP) java ## walk through the quick start and the first query from the clone in a fresh environment, as pasted, with times
 	@echo "==> stranger"
 	@$(PYTHON) -W ignore -m tests.docs.stranger
 

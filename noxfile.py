@@ -54,7 +54,7 @@ SCHEMAS = ["tests/kafka/test_avro_evolution.py", "tests/kafka/test_outside_value
 # The quick start as a stream: without the trigger, stopped when all is read.
 _TRIGGER = "writer.trigger(availableNow=True).start().awaitTermination()"
 _STREAM = "query = writer.start(); query.processAllAvailable(); query.stop()"
-_PRINT_QUICK_START = "from tests.docs.pages import ROOT, code; print(code(ROOT / 'README.md'))"
+_PRINT_QUICK_START = "from tests.docs.pages import ROOT, code; print(code(ROOT / 'docs' / 'quick-start.md'))"
 _COUNTED = """
 counted = {tuple(row) for row in spark.table("counts").groupBy("log").agg(F.sum("count")).collect()}
 assert counted == {("fast", 3600), ("slow", 3600)}, counted
@@ -87,10 +87,10 @@ def versions(session: nox.Session, pyspark: str) -> None:
     python = f"{session.bin}/python"
     session.env.update(PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH="")
 
-    session.log("running the quick start of README.md, with the project as it is installed")
+    session.log("running docs/quick-start.md, with the project as it is installed")
     quick_start = session.run("python", "-c", _PRINT_QUICK_START, silent=True, log=False)
     if _TRIGGER not in quick_start:
-        session.error("README.md starts its queries in another way than _TRIGGER says")
+        session.error("docs/quick-start.md starts its queries in another way than _TRIGGER says")
     with TemporaryDirectory() as elsewhere, session.chdir(elsewhere):
         for code in (quick_start, quick_start.replace(_TRIGGER, _STREAM)):
             session.run("python", "-W", "ignore", "-c", f"{code}\n{_COUNTED}", silent=True, log=False)

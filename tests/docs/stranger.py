@@ -1,6 +1,6 @@
-"""A stranger's ten minutes: `make stranger` walks through the README and the first query, each command as it is pasted.
+"""A stranger's ten minutes: `make stranger` walks through the quick start and the first query, commands as pasted.
 
-From `pip install` of the wheel in a fresh environment, through the quick start and the audit of the checkpoint that
+From `pip install` of the clone in a fresh environment, through the quick start and the audit of the checkpoint that
 Spark's own query left (also where there is no PySpark), to a first query on files, its `explain` and its report.
 What is printed is compared with the pages, and the time of each step is shown.
 """
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 from tests.docs.pages import ROOT, blocks, code, printed
 
-README, FIRST_QUERY = ROOT / "README.md", ROOT / "docs" / "first-query.md"
+README, QUICK_START, FIRST_QUERY = (ROOT / name for name in ("README.md", "docs/quick-start.md", "docs/first-query.md"))
 
 
 class Walk:
@@ -56,25 +56,23 @@ def commands(page: Path) -> list[str]:
 def walk(folder: Path) -> Walk:
     """All steps, one after another."""
     walked = Walk(folder)
-    subprocess.run(
-        [sys.executable, "-m", "uv", "build", "--quiet", "--wheel", "--out-dir", folder / "dist", ROOT], check=True
-    )
-    # The command finds the wheel as it would on a package index.
-    walked.environment |= {"PIP_FIND_LINKS": str(folder / "dist"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    walked.environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
     (install,) = (block.text.strip() for block in blocks(README) if block.text.startswith("pip install"))
     walked.run("environment", f"{sys.executable} -m venv venv")
-    walked.run("install", install)
+    # Both install from the clone that they are read in.
+    assert install in QUICK_START.read_text(encoding="utf-8")
+    walked.run("install", install.replace("'.[", f"'{ROOT}["))
 
-    shown = [line for line in walked.run("quick start", "python -", code(README)).splitlines() if line]
+    shown = [line for line in walked.run("quick start", "python -", code(QUICK_START)).splitlines() if line]
     command = shown[-1]
     root = command.removeprefix("streaming-source audit ").removesuffix("/sparks_own.checkpoint")
-    assert [line.replace(root, "/tmp/quick-start") for line in shown] == [line for line in printed(README) if line]
+    assert [line.replace(root, "/tmp/quick-start") for line in shown] == [line for line in printed(QUICK_START) if line]
     audited = walked.run("audit", command).replace(f"{root}/logs", "/data/logs")
-    (on_page,) = [block.text for block in blocks(README) if block.language == "console"]
+    (on_page,) = [block.text for block in blocks(QUICK_START) if block.language == "console"]
     assert audited.strip() == on_page.partition("\n")[2].strip()
 
     walked.run("environment without PySpark", f"{sys.executable} -m venv bare")
-    walked.run("install", "bare/bin/pip install 'spark-watermark-alignment[cli]'")
+    walked.run("install", f"bare/bin/pip install '{ROOT}[cli]'")
     assert "pyspark" not in walked.run("what is there", "bare/bin/pip list")
     counted = walked.run("audit without PySpark", f"bare/bin/{command}")
     # All but the bound of the last lines, which needs the options of a format.

@@ -22,6 +22,7 @@ COMMANDS: Any = typer.main.get_command(app)
 OF_OTHERS = {
     *("aws", "cp", "curl", "docker", "environment/bin/pip", "environment/bin/venv-pack", "make", "pip", "python"),
     *("spark-pipelines", "spark-submit", "uvx", "%pip", ".venv/bin/nox", ".venv/bin/python"),
+    "source",
 }
 OTHER_OPTIONS = {"checkpointLocation", "database", "partitionOverwriteMode"}
 """Of Spark's writer, and of the source that the page on connectors writes."""
@@ -33,6 +34,7 @@ COMPARED = {
     "docs/first-query.md": "docs/test_examples.py",
     "docs/history.md": "docs/test_printed.py",
     "docs/performance.md": "docs/test_examples.py",
+    "docs/quick-start.md": "docs/test_examples.py",
     "docs/simulate.md": "cli/test_simulate.py",
     "docs/state-size.md": "docs/test_examples.py",
     "docs/troubleshooting.md": "monitoring/test_situations.py",
@@ -116,10 +118,12 @@ def test_a_command_is_one_that_there_is_with_these_options(page: str, line: str)
     elif program.endswith("python"):
         # The page of pipelines goes into a copy of its example.
         assert (ROOT / words[0]).exists() or (ROOT / "docs" / "pipeline" / words[0]).exists()
-    elif program == "pip":
+    elif program == "pip" and words[0] == "install":
+        # In a clone: the project is on no package index.
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         name, _, extras = words[1].partition("[")
-        known = project["optional-dependencies"] if name == project["name"] else {"pipelines"}
+        known = project["optional-dependencies"] if name == "." else {"pipelines"}
+        assert not name.startswith(project["name"])
         assert {extra for extra in extras.rstrip("]").split(",") if extra} <= set(known)
     else:
         assert program in OF_OTHERS

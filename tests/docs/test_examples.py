@@ -45,6 +45,7 @@ RUN_BY_TESTS = {
     "docs/late-records.md",
     "docs/monitoring.md",
     "docs/performance.md",
+    "docs/quick-start.md",
     "docs/semantics.md",
     "docs/state-size.md",
     "docs/simulate.md",
@@ -126,18 +127,26 @@ def test_the_first_lines_of_the_readme_make_a_frame_with_a_watermark(spark: Spar
     departures = {"departure": pa.array([1_357_000_000_000_000], pa.timestamp("us", "UTC")), "carrier": ["HA"]}
     pq.write_table(pa.table(departures), tmp_path / "HA" / "1.parquet")
     scope: dict[str, Any] = {"spark": spark}
-    exec(code(ROOT / "README.md", "first_look.py").replace("/data/flights", str(tmp_path)), scope)
+    exec(code(ROOT / "README.md").replace("/data/flights", str(tmp_path)), scope)
     assert scope["by_hour"].isStreaming
     assert scope["by_hour"].columns == ["window", "carrier", "count"]
+
+
+def test_the_readme_shows_lines_of_the_audit_of_the_quick_start() -> None:
+    short, whole = (
+        next(block.text for block in blocks(ROOT / page) if block.language == "console").splitlines()
+        for page in ("README.md", "docs/quick-start.md")
+    )
+    assert [line for line in short if line not in whole] == ["..."]
 
 
 @pytest.mark.spark
 def test_the_quick_start_prints_what_it_says_and_so_does_the_audit(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = ROOT / "README.md"
+    page = ROOT / "docs" / "quick-start.md"
     scope = {"__name__": "quick_start"}
-    exec(compile(code(page), "README.md", "exec"), scope)
+    exec(compile(code(page), "quick-start.md", "exec"), scope)
     root = str(scope["root"])
     shown = [line.replace(root, "/tmp/quick-start") for line in capsys.readouterr().out.splitlines() if line]
     assert shown == [line for line in printed(page) if line]

@@ -1,6 +1,6 @@
 """What each platform must do: `python acts.py FOLDER QUICK_START [URL]`.
 
-It needs Spark's client, this library and a source of the tests. `QUICK_START` is a file with the code of the README.
+It needs Spark's client, this library and a source of the tests. `QUICK_START` is a file with the quick start.
 Without the URL of a Spark Connect server it is a classic session. It prints one line of JSON: the seconds of each act,
 and what a worker and a planner may do there. An act compares what the query wrote with the batch result over the same
 records.
@@ -98,12 +98,12 @@ def files(spark: SparkSession, root: str, **more: Any) -> Any:
 
 
 def quick_start(spark: SparkSession, root: str, code: str) -> None:
-    """The code of the README, in this session."""
+    """The code of the page Quick start, in this session."""
     code = re.sub(r"spark = \(\n.*?\n\)\n", "", code, count=1, flags=re.DOTALL)
     assert "getOrCreate" not in code
     scope = {"__name__": "quick_start", "spark": spark}
     code = code.replace("tempfile.mkdtemp()", repr(f"{root}/quick"))
-    exec(compile(code, "README.md", "exec"), scope)
+    exec(compile(code, "quick-start.md", "exec"), scope)
     counted = spark.table("counts").groupBy("log").agg(F.count("*"), F.sum("count")).collect()
     assert sorted(map(tuple, counted)) == [("fast", 240, 3600), ("slow", 60, 3600)]
 

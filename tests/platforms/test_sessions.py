@@ -125,7 +125,7 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 def act(folder: Path, path: list[Path], *arguments: str, **environment: str) -> dict[str, Any]:
     """What the acts print, done by a program of its own; the times of the acts are shown with `-s`."""
     quick = folder / "quick_start.py"
-    quick.write_text(code(ROOT / "README.md"))
+    quick.write_text(code(ROOT / "docs" / "quick-start.md"))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", acts.__file__, str(folder), str(quick), *arguments],
         env={"PYTHONPATH": os.pathsep.join(map(str, path)), **environment},

@@ -44,6 +44,10 @@ def test_what_the_page_for_contributors_names_is_there() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+def test_the_readme_is_read_in_two_minutes() -> None:
+    assert len((ROOT / "README.md").read_bytes()) < 6_000
+
+
 def test_the_first_screen_has_how_to_run_it_and_how_to_test_it() -> None:
     first_screen = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:30])
     assert [command for command in ("make demo", "make test") if command not in first_screen] == []

@@ -100,7 +100,9 @@ def test_make_versions_runs_each_python_that_is_named_and_the_first_pyspark(pypr
     named = [text.rpartition(" ")[2] for text in pyproject["project"]["classifiers"] if ":: 3." in text]
     assert sorted({python for python, _ in pairs}, key=lambda python: int(python[2:])) == named
     assert min(pyspark for _, pyspark in pairs) == "4.0.2"
-    rows = re.findall(r"^\| (3\.\d+) \| (4\..*?) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    rows = re.findall(
+        r"^\| (3\.\d+) \| (4\..*?) \|$", (ROOT / "docs" / "platforms.md").read_text(encoding="utf-8"), re.M
+    )
     assert [(python, pyspark) for python, all_of_it in rows for pyspark in all_of_it.split(", ")] == pairs
 
 

@@ -141,7 +141,8 @@ def test_installed_into_an_empty_environment_the_quick_start_runs(tmp_path: Path
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     run(python, "-m", "pip", "install", *(["-e"] if how == "editable" else []), f"{ROOT}[pyspark]")
     plain_door = 'spark.readStream.format("aligned_files").option("eventTimeColumn", "ts").load(f"{root}/logs")'
-    (tmp_path / "quick_start.py").write_text(f"{code(ROOT / 'README.md')}\n{plain_door}\n", encoding="utf-8")
+    quick_start = code(ROOT / "docs" / "quick-start.md")
+    (tmp_path / "quick_start.py").write_text(f"{quick_start}\n{plain_door}\n", encoding="utf-8")
     shown = [[cell.strip() for cell in line.split("|")[1:-1]] for line in run(python, "quick_start.py").splitlines()]
     rows = [row for row in shown if row and row[0] in ("fast", "slow")]
     assert rows == [["fast", "240", "3600"], ["slow", "60", "3600"]]
