@@ -23,6 +23,7 @@ from tests.monitoring.pages import four_kinds, page_of, write_page
 from tests.monitoring.situations import Situation, at, one_split_idle, records, silent_split
 
 pytestmark = pytest.mark.browser
+expect = pytest.importorskip("playwright.sync_api").expect
 
 Open = Callable[..., Any]
 
@@ -200,7 +201,7 @@ def test_the_watermark_and_the_limit_go_through_all_lanes(open_page: Open, kinds
     for kind in ("watermark", "limit"):
         places = {round(line.bounding_box()["x"], 1) for line in tab.locator(f"td.track .rule.{kind}").all()}
         assert len(places) == 1
-        assert tab.locator(f"td.track .rule.{kind}").count() == 4
+        expect(tab.locator(f"td.track .rule.{kind}")).to_have_count(4)
         assert kind in tab.locator(f".flag.{kind}").text_content()
     rule = tab.locator("td.track .rule.watermark").first.bounding_box()
     end = row(tab, "held").locator(".end").bounding_box()
@@ -220,7 +221,7 @@ def test_keys_reach_splits_micro_batches_and_the_search(open_page: Open, kinds: 
     second = tab.evaluate(focused)
     assert second not in (None, "held")
     tab.keyboard.press("Enter")
-    assert tab.locator("tr.details").count() == 1
+    expect(tab.locator("tr.details")).to_have_count(1)
     assert tab.evaluate(focused) == second, "the focus is kept"
     assert tab.locator(f'tr[data-split="{second}"] button').get_attribute("aria-expanded") == "true"
     assert tab.locator("[data-part=key-chosen]").inner_text().strip() == f"split {second}"
@@ -247,7 +248,7 @@ def test_each_chart_has_a_text_and_all_are_a_table(open_page: Open, kinds: str) 
     assert all(re.search(r"by micro-batch: .*\d", label) for label in labels)
     tab.locator("summary").click()
     rows = tab.locator("[data-part=rows-table] tbody tr")
-    assert rows.count() == tab.evaluate("data.sources[0].batches.length")
+    expect(rows).to_have_count(tab.evaluate("data.sources[0].batches.length"))
     assert rows.first.locator("td").nth(3).inner_text() == "held"
     tree = tab.locator("table.lanes").aria_snapshot()
     assert re.search(r'row "held: details holds active watermark 2026-01-01 10:\d\d:\d\d UTC 0 s', tree), tree
@@ -256,22 +257,22 @@ def test_each_chart_has_a_text_and_all_are_a_table(open_page: Open, kinds: str) 
 def test_of_5000_splits_20_are_shown_and_a_search_finds_any(open_page: Open, many: str) -> None:
     tab = open_page(many, offline=True)
     lanes = tab.locator("tr.lane")
-    assert lanes.count() == 20
+    expect(lanes).to_have_count(20)
     assert lanes.first.get_attribute("data-split") == "split-1"
     assert tab.inner_text("[data-part=found]") == "20 of 5,000 splits shown."
     tab.locator("[data-part=search]").fill("split-4321")
     assert [lane.get_attribute("data-split") for lane in lanes.all()] == ["split-4321"]
     assert tab.inner_text("[data-part=found]").startswith("1 of 5,000 splits found")
-    assert lanes.locator("td.track .bar").count() > 0
-    assert lanes.locator("td.strip .was").count() > 0
+    expect(lanes.locator("td.track .bar")).not_to_have_count(0)
+    expect(lanes.locator("td.strip .was")).not_to_have_count(0)
     tab.locator("[data-part=search]").fill("4321 is not there")
-    assert lanes.count() == 0
+    expect(lanes).to_have_count(0)
     tab.locator("[data-part=search]").fill("")
     tab.locator("[data-part=only-idle]").click()
     assert {text.strip() for text in tab.locator("td.status").all_inner_texts()} == {"idle"}
     tab.locator("[data-part=only-idle]").click()
     tab.locator("[data-part=more]").click()
-    assert lanes.count() == 120
+    expect(lanes).to_have_count(120)
     tab.locator("[data-part=order]").select_option("behind")
     assert tab.locator("td.behind").first.inner_text() == "12"
 
@@ -348,7 +349,7 @@ def test_names_are_shown_as_they_are_and_never_run(open_page: Open, tmp_path: Pa
     query.close()
     tab = open_page(page.as_uri(), offline=True)
     assert tab.inner_text("h1") == "<b>bold</b>"
-    assert tab.locator("img").count() == 0
+    expect(tab.locator("img")).to_have_count(0)
     titles = {button.get_attribute("title") for button in tab.locator("tbody th button").all()}
     assert titles == {name, '"]&amp;'}
     tab.locator("tbody th button").first.click()
@@ -413,7 +414,7 @@ def test_a_live_page_follows_the_query_and_keeps_what_its_reader_has_typed(
     tab.wait_for_selector("tr.lane")
     assert tab.inner_text("#live") == "Live"
     tab.locator("[data-part=search]").fill("b")
-    assert tab.locator("tr.lane").count() == 1
+    expect(tab.locator("tr.lane")).to_have_count(1)
     for second in range(20, 23):
         query.clock.advance("1 second")
         for split in ("a", "b"):
@@ -426,7 +427,7 @@ def test_a_live_page_follows_the_query_and_keeps_what_its_reader_has_typed(
     assert tab.locator("tr.lane").get_attribute("data-split") == "b"
     shutil.rmtree(query.folder / "checkpoint")
     tab.wait_for_selector("#note:has-text('is not there any more')")
-    assert tab.locator("section").count() == 0
+    expect(tab.locator("section")).to_have_count(0)
 
 
 def test_a_live_page_shows_that_its_server_has_ended(chromium: Any, live: tuple[Situation, WatchServer]) -> None:
