@@ -131,5 +131,6 @@ def _without_pyspark(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    submodules = {name for name in globals() if f"{__name__}.{name}" in sys.modules}
-    return sorted({*__all__, *submodules, *(name for name in globals() if name.startswith("__"))})
+    # Packages of the house that a program has loaded are no names for users, but for those of who writes a connector.
+    packages = {name for name in ("api", "connectors", "reader", "testing") if name in globals()}
+    return sorted({*__all__, *packages, *(name for name in globals() if name.startswith("__"))})

@@ -48,7 +48,9 @@ def read_stream(spark: SparkSession) -> ExactStreamReader:
     Returns
     -------
     ExactStreamReader
-        Takes format, options, schema and name as `spark.readStream` does; its `load` gives the frame.
+        Takes format, options, schema and name as `spark.readStream` does; `load`, `parquet`, `csv` and the like give
+        the frame. `docs/options.md` has the options; those that matter first are `eventTimeColumn`,
+        `maxOutOfOrderness`, `maxDrift`, `idleTimeout` and `maxRowsPerTrigger`.
 
     Raises
     ------
@@ -130,6 +132,40 @@ class ExactStreamReader:
         if not isinstance(schema, StructType | str):
             raise OptionError(f"schema = {schema!r}: must be a StructType or text such as 't timestamp, n bigint'")
         return self.option("dataSchema", schema if isinstance(schema, str) else columns_text(schema))
+
+    def parquet(self, path: str | PathLike[str] | list[str], **options: Any) -> DataFrame:
+        """Load Parquet files: `format("aligned_files")` with `fileFormat=parquet`; other options as keywords."""
+        return self._load_files("parquet", path, options)
+
+    def orc(self, path: str | PathLike[str] | list[str], **options: Any) -> DataFrame:
+        """Load ORC files, as `parquet` does."""
+        return self._load_files("orc", path, options)
+
+    def csv(self, path: str | PathLike[str] | list[str], **options: Any) -> DataFrame:
+        """Load CSV files, as `parquet` does."""
+        return self._load_files("csv", path, options)
+
+    def json(self, path: str | PathLike[str] | list[str], **options: Any) -> DataFrame:
+        """Load JSON files, as `parquet` does."""
+        return self._load_files("json", path, options)
+
+    def text(self, path: str | PathLike[str] | list[str], **options: Any) -> DataFrame:
+        """Load lines of text, as `parquet` does."""
+        return self._load_files("text", path, options)
+
+    def table(self, tableName: str) -> DataFrame:
+        """Refuse the name of a table of the catalog, which is read by its path."""
+        raise OptionError(
+            f"table({tableName!r}): give .format('aligned_delta').load(path) for a Delta table, or "
+            f".format('aligned_iceberg').option('table', {tableName!r}) with options catalog.* for an Iceberg table"
+        )
+
+    def _load_files(
+        self, file_format: str, path: str | PathLike[str] | list[str], options: dict[str, Any]
+    ) -> DataFrame:
+        if (schema := options.pop("schema", None)) is not None:
+            self.schema(schema)
+        return self.format("aligned_files").options(fileFormat=file_format, **options).load(path)
 
     def name(self, source_name: str) -> ExactStreamReader:
         """Name the source within the query.

@@ -6,18 +6,19 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructType
 
 import streaming_source
 import streaming_source.connectors
-from streaming_source import FileSource
+from streaming_source import FileSource, read_stream
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.option_text import FrameKeywords, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS
+from tests.spark.support import T0, write_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,10 +73,31 @@ def test_all_that_a_program_needs_is_exported() -> None:
     assert {*streaming_source.__all__} <= {*dir(streaming_source)}
 
 
-@pytest.mark.parametrize("module", [streaming_source, streaming_source.connectors])
-def test_dir_lists_public_names_submodules_and_nothing_that_was_imported(module: ModuleType) -> None:
+def test_dir_lists_public_names_and_packages_for_connectors() -> None:
+    others = {name for name in dir(streaming_source) if name not in streaming_source.__all__}
+    assert {name for name in others if not name.startswith("__")} <= {"api", "connectors", "reader", "testing"}
+
+
+def test_dir_of_the_connectors_lists_public_names_submodules_and_nothing_that_was_imported() -> None:
+    module = streaming_source.connectors
     others = {name for name in dir(module) if name not in module.__all__ and not name.startswith("__")}
     assert {name for name in others if f"{module.__name__}.{name}" not in sys.modules} == set()
+
+
+@pytest.mark.spark
+def test_files_are_loaded_by_the_names_that_sparks_reader_has(spark: SparkSession, tmp_path: Path) -> None:
+    write_file(tmp_path / "parquet" / "a" / "1.parquet", [T0])
+    for kind, text in {"csv": "ts\n2024-01-01T00:00:00Z\n", "json": '{"ts": "2024-01-01T00:00:00Z"}\n'}.items():
+        (tmp_path / kind / "a").mkdir(parents=True)
+        (tmp_path / kind / "a" / f"1.{kind}").write_text(text)
+    reader = read_stream(spark).option("eventTimeColumn", "ts")
+    parquet = reader.parquet(tmp_path / "parquet", splitBy="file")
+    assert parquet.isStreaming
+    assert parquet.columns == ["ts", "k", "s"]
+    assert read_stream(spark).csv(tmp_path / "csv", header=True, schema="ts timestamp", eventTimeColumn="ts").columns
+    assert read_stream(spark).schema("ts timestamp").json(tmp_path / "json", eventTimeColumn="ts").columns == ["ts"]
+    with pytest.raises(OptionError, match=r"option\('table', 'db.clicks'\)"):
+        read_stream(spark).table("db.clicks")
 
 
 @pytest.mark.parametrize(
