@@ -5,7 +5,8 @@ A checkpoint is written when a micro-batch is planned, and no planner knows wher
 file: one that is not locked is of a process that has ended, however it did.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
-splits, positions and event times, as the log of the driver does. A note is removed once it is a week old, or two later
+splits, positions and event times, as the log of the driver does. No note of another user is read, nor one in a
+directory that others may write to. A note of a process that has ended is removed once it is a week old, or two later
 runs of its query have ended. A name begins with what is read, so that a start reads few notes of many.
 """
 
@@ -43,6 +44,8 @@ _SHARE: Final = 50
 """How many times as long as writing a report took none is written."""
 _SHOWN: Final = 600
 """Characters of an error."""
+_MOST_BYTES: Final = 64 << 20
+"""A larger note is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class Writer:
         self._cause: object = None
         self._written_s = -math.inf
         self._rest_s = 0.0
+        with suppress(OSError):  # others may have made one of that name
+            folder.mkdir(mode=0o700, exist_ok=True)
         self._is_left = _is_private(folder)
         if self._is_left:
             of_same = _removing_old(folder, of_reads)
@@ -147,21 +152,25 @@ class Writer:
         signal.signal(signal.SIGTERM, close)
 
     def _write(self) -> None:
-        """Write the note beside the last one, lock it, and put it in its place: so one in its place has its lock."""
-        import fcntl
+        """Write the note beside the last one, lock it, and put it in its place: so one in its place has its lock.
 
+        Where the disk is full the last one stays.
+        """
         if not self._is_left:
             return
         self._left["at"] = time.time_ns() // 1000
-        written = self._path.with_suffix(".new")
+        written, opened = self._path.with_suffix(".new"), -1
         try:
             # A signal may have come while one was being written.
             written.unlink(missing_ok=True)
             opened = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(opened, json.dumps(self._left).encode())
+            _write_locked(opened, json.dumps(self._left).encode())
             written.replace(self._path)
         except OSError:
+            if opened >= 0:
+                os.close(opened)
+                with suppress(OSError):
+                    written.unlink()
             return
         if self._locked >= 0:
             os.close(self._locked)
@@ -170,9 +179,9 @@ class Writer:
 
 def notes_of(name: str) -> list[PlannerNote]:
     """Return the notes of a name, the last one first; none where this machine, or this user, has none of it."""
-    if not _is_name(name):
-        return []
     path = Path(name)
+    if not (_is_name(name) and _is_private(path.parent)):
+        return []
     found = _notes(path.parent.glob(f"{path.name}.*.json"))
     return sorted(found, key=lambda note: (note.runs, note.at_us), reverse=True)
 
@@ -190,40 +199,70 @@ def _is_name(name: str) -> bool:
 
 def _notes(paths: Iterable[Path]) -> Iterator[PlannerNote]:
     for path in paths:
-        with suppress(OSError, ValueError, KeyError, TypeError, AlignmentError):
+        # A note is whatever is in a file of that name: what is none says nothing.
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, AlignmentError):
             yield _read(path)
 
 
 def _read(path: Path) -> PlannerNote:
-    # Imported here: Windows has no such locks, no notes, and checkpoints are read there too.
-    import fcntl
-
-    with path.open("rb") as file:
-        left = json.loads(file.read())
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # One that was replaced meanwhile has lost its lock.
-            runs = path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        except BlockingIOError:
-            runs = True
-    report = WatermarkReport.from_json(left["report"]) if "report" in left else None
-    name, reads = str(path).removesuffix(f".{left['pid']}.json"), left.get("reads", "")
-    return PlannerNote(
-        name=name,
+    opened = _open_own(path)
+    try:
+        with open(opened, "rb", closefd=False) as file:
+            left = json.loads(file.read(_MOST_BYTES))
+        # One that was replaced meanwhile has lost its lock.
+        runs = _is_locked(opened) or path.stat().st_ino != os.fstat(opened).st_ino
+    finally:
+        os.close(opened)
+    note = PlannerNote(
+        name=str(path).removesuffix(f".{left['pid']}.json"),
         pid=left["pid"],
         at_us=left["at"],
-        reads=reads,
+        reads=left.get("reads", ""),
         runs=runs,
         was_closed=left.get("closed", False),
         error=left.get("error"),
-        report=report,
+        report=WatermarkReport.from_json(left["report"]) if "report" in left else None,
     )
+    if [type(note.pid), type(note.at_us), type(note.reads), type(note.was_closed)] != [int, int, str, bool] or not (
+        note.error is None or isinstance(note.error, str)
+    ):
+        raise ValueError("this is no note of a planner")
+    return note
+
+
+def _open_own(path: Path) -> int:
+    """Open a regular file of this user to read it: no link, and nothing that a reader waits at."""
+    opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        os.close(opened)
+        raise OSError(f"{path} is no file of this user")
+    return opened
+
+
+def _write_locked(opened: int, content: bytes) -> None:
+    """Lock a file and write all of it: a disk that is nearly full takes a part, and fails at the next one."""
+    # Imported here: Windows has no such locks, no notes, and checkpoints are read there too.
+    import fcntl
+
+    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    while content:
+        content = content[os.write(opened, content) :]
+
+
+def _is_locked(opened: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _is_private(folder: Path) -> bool:
-    """Make the directory; return whether it is this user's alone. Others may have made one of that name."""
+    """Return whether a directory, and no link to one, is this user's alone."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError:
         return False
@@ -231,18 +270,30 @@ def _is_private(folder: Path) -> bool:
 
 
 def _removing_old(folder: Path, prefix: str) -> list[Path]:
-    """Return the notes whose names begin so, the last one first; of all notes those that are a week old are removed."""
+    """Return the notes whose names begin so, the last one first; those of ended processes are removed after a week."""
     oldest_s = time.time() - _KEPT_S
     found: list[tuple[float, str]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
                 written_s = entry.stat().st_mtime
-                if written_s < oldest_s:
+                if written_s < oldest_s and not _has_writer(Path(entry.path)):
                     os.unlink(entry)
                 elif entry.name.startswith(prefix) and entry.name.endswith(".json"):
                     found.append((written_s, entry.path))
     return [Path(path) for _, path in sorted(found, reverse=True)]
+
+
+def _has_writer(path: Path) -> bool:
+    """Return whether a process holds this note, as one does whose query has a trigger of weeks."""
+    try:
+        opened = _open_own(path)
+    except OSError:
+        return False
+    try:
+        return _is_locked(opened)
+    finally:
+        os.close(opened)
 
 
 def _remove_earlier_runs(name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import signal
 import subprocess
@@ -183,19 +185,98 @@ def test_a_first_start_reads_no_notes_of_what_others_read(folder: Path, monkeypa
 
 
 def test_notes_are_removed_after_a_week(folder: Path) -> None:
-    old, young = (Path(Writer(None, folder=folder).name) for _ in range(2))
+    running = Writer(None, folder=folder)
+    old, young = Path(running.name), Path(Writer(None, folder=folder).name)
     (path,) = folder.glob(f"{old.name}.*")
+    running.close()
     os.utime(path, (1, 1))
     Writer(None, folder=folder)
     assert notes_of(str(old)) == []
     assert len(notes_of(str(young))) == 1
 
 
-def test_a_damaged_note_says_nothing(folder: Path) -> None:
+def test_the_note_of_a_running_planner_stays_however_old_it_is(folder: Path) -> None:
+    """With a trigger of a week none is written for so long."""
+    writer = Writer(None, folder=folder)
+    os.utime(f"{writer.name}.{os.getpid()}.json", (1, 1))
+    Writer(None, folder=folder)
+    assert [note.runs for note in notes_of(writer.name)] == [True]
+    writer.close()
+
+
+@pytest.mark.parametrize("taken", [0, 10])
+def test_on_a_full_disk_the_last_note_stays_and_no_file_is_left_open(
+    folder: Path, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(None, folder=folder)
+    open_files = len(os.listdir("/proc/self/fd"))
+    before = notes_of(writer.name)
+    left, write = 0, os.write
+
+    def write_little(opened: int, content: bytes) -> int:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        left -= (count := write(opened, content[:left]))
+        return count
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write_little)
+        for _ in range(20):
+            left = taken
+            writer.fail(ValueError("the broker is away"))
+    assert notes_of(writer.name) == before
+    assert [path.suffix for path in folder.iterdir()] == [".json"]
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    writer.close()
+    (closed,) = notes_of(writer.name)
+    assert closed.error == "ValueError: the broker is away"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        '{"pid": 1}',
+        "[" * 200_000,
+        "[]",
+        *(
+            json.dumps({"pid": 1, "at": 1, **wrong})
+            for wrong in ({"at": "x"}, {"pid": "x"}, {"pid": True}, {"error": 3}, {"reads": []}, {"report": [1]})
+        ),
+    ],
+)
+def test_a_damaged_note_says_nothing(folder: Path, content: str) -> None:
     name = Writer(None, folder=folder).name
-    Path(f"{name}.1.json").write_text("{")
-    Path(f"{name}.2.json").write_text('{"pid": 2}')
+    Path(f"{name}.1.json").write_text(content)
     assert [note.pid for note in notes_of(name)] == [os.getpid()]
+
+
+def test_a_pipe_or_a_link_is_no_note(folder: Path, tmp_path: Path) -> None:
+    name = Writer(None, folder=folder).name
+    os.mkfifo(f"{name}.1.json")
+    (tmp_path / "elsewhere.json").write_text('{"pid": 2, "at": 1}')
+    Path(f"{name}.2.json").symlink_to(tmp_path / "elsewhere.json")
+    assert [note.pid for note in notes_of(name)] == [os.getpid()]
+
+
+def test_a_directory_of_others_has_no_notes(folder: Path, tmp_path: Path) -> None:
+    name = Path(Writer(None, folder=folder).name)
+    link = tmp_path / "streaming-source-link"
+    link.symlink_to(folder)
+    assert notes_of(str(link / name.name)) == []
+    folder.chmod(0o777)
+    assert notes_of(str(name)) == []
+    folder.chmod(0o700)
+    assert len(notes_of(str(name))) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("of_other", ["directory", "note"])
+def test_no_note_of_another_user_is_read(folder: Path, of_other: str) -> None:
+    name = Writer(None, folder=folder).name
+    os.chown(folder if of_other == "directory" else f"{name}.{os.getpid()}.json", 65534, 65534)
+    assert notes_of(name) == []
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "streaming-source-0/*", f"streaming-source-0/../{'0123456789' * 2}"])
