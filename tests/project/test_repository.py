@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -42,6 +44,53 @@ def test_workflows_run_targets_of_the_makefile() -> None:
     assert made
     assert set(made) <= targets
     assert ".ci/run" in steps
+
+
+def test_workflows_name_the_actions_of_others_by_digest() -> None:
+    """A tag can be moved to other code; the version beside the digest is for who reads it."""
+    used = [
+        line.split("uses:", 1)[1].strip()
+        for path in FORMS["vendor.github-workflows"]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) > 10
+    assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+
+
+class _Session:
+    """A session of nox in which nothing runs."""
+
+    bin = "bin"
+
+    def __init__(self, folder: Path, installed: list[str]) -> None:
+        self._folder, self._installed, self.ran = folder, installed, []  # type: ignore[var-annotated]
+
+    def install(self, *names: str, **_: object) -> None: ...
+
+    def log(self, *_: object) -> None: ...
+
+    def create_tmp(self) -> str:
+        return str(self._folder)
+
+    def error(self, text: str) -> None:
+        raise RuntimeError(text)
+
+    def run(self, *command: str, **_: object) -> str:
+        self.ran.append(command)
+        return "\n".join(self._installed)
+
+
+def test_an_audit_fails_where_a_package_is_skipped_and_where_none_is_checked(tmp_path: Path) -> None:
+    audit = importlib.import_module("noxfile").audit.func
+    session = _Session(tmp_path, ["numpy==2.0", "spark-watermark-alignment @ file:///here"])
+    audit(session)
+    command = session.ran[-1]
+    assert command[:2] == ("pip-audit", "--strict")
+    assert "--local" not in command, "it would skip the project, and with it each run would fail"
+    assert Path(command[-1]).read_text(encoding="utf-8") == "numpy==2.0"
+    with pytest.raises(RuntimeError, match="nothing to check"):
+        audit(_Session(tmp_path, []))
 
 
 @pytest.mark.parametrize(
