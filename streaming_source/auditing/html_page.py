@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
@@ -30,28 +31,31 @@ _KEYS: Final = (
 )
 
 
-def html_page(found: Counts, title: str) -> str:
+def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
     """Return the page, with at most 2,000 micro-batches and 24 splits. O(size of the tables).
 
-    A mark is the latest row that a split had in a micro-batch. Splits that lost most rows, and that carried the
-    watermark away, are drawn. One of them can be picked.
+    A mark is the latest row that a split had in a micro-batch. Splits that lost most rows, and that pushed the
+    watermark, are drawn. One of them can be picked. `fixes` are texts with the code that loses nothing.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
-    sentences = "<br>".join(map(escape, summary(found)))
+    first, *others = map(escape, summary(found))
+    fixed = "".join(f"<pre>{escape(text)}</pre>" for text in fixes)
     head, *rows = split_table(found, _LISTED)
     table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
     body = f"""<header><h1>{escape(title)}</h1>
 <p class="faint">{found.read:,} rows of {escape(found.query.checkpoint)}</p></header>
-<main><p class="why">{sentences}</p>
+<main><p class="why">{first}</p>
+<p>{"<br>".join(others)}</p>
 <div class="charts two">
 {_figure("reach", "Event time", _REACH, _KEYS.format(name=name))}
-{_figure("read", "Rows read", "In each micro-batch.")}
-{_figure("dropped", "Rows dropped", "Of them.")}
+{_figure("read", "Rows read", "By micro-batch.")}
+{_figure("dropped", "Rows dropped", "By micro-batch.")}
 </div>
 <h2>Splits</h2>
 <div class="scroll" tabindex="0" role="region" aria-label="Splits">
-<table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div></main>"""
+<table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div>
+{"<h2>How to lose nothing</h2>" if fixed else ""}{fixed}</main>"""
     script = (files("streaming_source.auditing") / "page" / "audit.js").read_text(encoding="utf-8")
     return page_of(title, body, _drawn(found, name), [script])
 

@@ -107,7 +107,7 @@ class Counts:
         One row for each micro-batch and split. `batch` is null for rows that were read before `exact_from`; `gone` is
         why rows can no longer be read.
     carriers : sequence of Carrier
-        The splits that carried the watermark away, those with the most dropped rows first.
+        The splits that pushed the watermark past rows of others, those with the most dropped rows first.
     notes : sequence of str
         What must be known to judge the figures.
     """

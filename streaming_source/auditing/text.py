@@ -1,4 +1,4 @@
-"""An audit in words: which rows were dropped, which splits carried the watermark away, and a table of the splits."""
+"""An audit in words: which rows were dropped, which splits pushed the watermark, and a table of the splits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _sentences(audit: Counts) -> Iterator[str]:
     if audit.query.undecided is None and operator is not None:
         yield from _kept(audit)
         if audit.dropped:
-            yield "Rows that the query filters out before it are counted as well."
+            yield "Rows that your query filters out before this operator are included."
     if not audit.query.is_operator_shown:
         yield "Its operators are as given, and counted by the rule of Spark 3.4 and later."
     if audit.query.window is not None:
@@ -98,7 +98,7 @@ def _kept(audit: Counts) -> Iterator[str]:
 
 def _undecided(audit: Counts) -> str:
     if audit.query.mode is None:
-        return "in groups that the watermark has not passed: open in append mode, emitted in update mode (--mode)"
+        return "in groups that are still open (pass --mode update if the query runs in update mode)"
     return "in sessions that may still be open"
 
 
@@ -119,6 +119,7 @@ def _gone(audit: Counts) -> Iterator[str]:
 def _carriers(audit: Counts) -> Iterator[str]:
     """Yield a sentence for each carrier, by directory if there are several, as in the table."""
     by_directory = audit.directories().num_rows > 1
+    others = "directories" if by_directory else "splits"
     merged: dict[str, Carrier] = {}
     for one in audit.carriers:
         name = one.directory or "." if by_directory else one.split
@@ -128,8 +129,8 @@ def _carriers(audit: Counts) -> Iterator[str]:
     found = sorted(merged.items(), key=lambda item: -item[1].dropped)
     for name, one in found[:_CARRIERS]:
         yield (
-            f"{name} carried the watermark away, first to {moment(one.watermark_us)} in micro-batch {one.batch}: "
-            f"{_rows(one.dropped)} behind it were dropped."
+            f"{name} pushed the watermark to {moment(one.watermark_us)} in micro-batch {one.batch}; "
+            f"{_rows(one.dropped)} of other {others} were then too late."
         )
     if (more := len(found) - _CARRIERS) > 0:
         yield f"So did {more:,} more; --json has them."

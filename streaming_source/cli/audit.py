@@ -82,11 +82,11 @@ def audit_query(
             options=key_values(option),
             progress=progress,
         )
+    fixed = [_bounded(fix, found.read, advice) for fix in fixes(found, key_values(option))] if found.dropped else []
     if html is not None:
         from streaming_source.auditing.html_page import html_page
 
-        html.write_text(html_page(found, f"Audit: {checkpoint}"), encoding="utf-8")
-    fixed = [_bounded(fix, found.read, advice) for fix in fixes(found, key_values(option))] if found.dropped else []
+        html.write_text(html_page(found, f"Audit: {checkpoint}", [*map(_shown, fixed)]), encoding="utf-8")
     if as_json:
         print(json.dumps({**found.to_json(), "fixes": [fix.to_json() for fix in fixed]}), flush=True)
         return

@@ -83,6 +83,8 @@ def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint:
     assert sum(data["dropped"]) == found["dropped"] > 0
     assert {split["id"] for split in data["splits"]} == {"<b>fast", "slow"}
     assert f"{found['dropped']:,} of 480 rows were dropped" in html
+    assert "With maxOutOfOrderness = 3 seconds, 480 of the 480 records there are on time:" in html
+    assert ".option(&quot;maxOutOfOrderness&quot;, &quot;3 seconds&quot;)" in html
 
 
 @pytest.mark.browser
@@ -92,6 +94,8 @@ def test_the_page_draws_what_was_lost_and_nothing_moves_where_the_pointer_is(
     page = tmp_path / "page.html"
     found = streaming_source.audit(str(checkpoint), window="1 minute", mode="append")
     page.write_text(html_page(found, "Audit"), encoding="utf-8")
+    phone = open_page(page.as_uri(), 390, 844, offline=True)
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
     tab = open_page(page.as_uri(), height=2_400, offline=True)
     marks = "(e) => (e.getAttribute('d').match(/M/g) ?? []).length"
     read, lost = (sum(line.evaluate(marks) for line in tab.locator(f".line.{kind}").all()) for kind in ("read", "lost"))

@@ -396,7 +396,7 @@ def test_long_names_are_cut_once_and_told_apart(open_page: Open, tmp_path: Path,
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[tuple[Situation, WatchServer]]:
-    query = Situation(tmp_path, {"a": records([0]), "b": records([10])})
+    query = Situation(tmp_path, {"a": records([0]), "b": records([10])}, idle=None)
     server = WatchServer(CheckpointWatch(str(tmp_path / "checkpoint"), interval_s=0.05))
     server.start()
     yield query, server
@@ -428,6 +428,18 @@ def test_a_live_page_follows_the_query_and_keeps_what_its_reader_has_typed(
     shutil.rmtree(query.folder / "checkpoint")
     tab.wait_for_selector("#note:has-text('is not there any more')")
     expect(tab.locator("section")).to_have_count(0)
+
+
+def test_a_live_page_is_not_called_live_over_a_query_that_does_not_run(open_page: Open, tmp_path: Path) -> None:
+    query = silent_split(tmp_path)  # months ago: its idle split would have been announced
+    server = WatchServer(CheckpointWatch(str(tmp_path / "checkpoint"), interval_s=0.05))
+    server.start()
+    try:
+        tab = open_page(server.url)
+        expect(tab.locator("#live[data-state=over]")).to_have_text("The query does not run")
+    finally:
+        server.close()
+        query.close()
 
 
 def test_a_live_page_shows_that_its_server_has_ended(chromium: Any, live: tuple[Situation, WatchServer]) -> None:

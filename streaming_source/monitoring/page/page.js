@@ -374,8 +374,10 @@ if (document.documentElement.dataset.events) {
   const live = document.getElementById("live");
   const say = (text, state) => ((live.textContent = text), (live.dataset.state = state));
   const events = new EventSource(`${document.documentElement.dataset.events}?seen=${data.version}`);
-  say("Live", "live");
-  events.addEventListener("open", () => say("Live", "live"));
+  const over = new Set(["failed", "stopped", "unread"]);
+  const follow = () => (data.sources.some(({ cause }) => over.has(cause)) ? say("The query does not run", "over") : say("Live", "live"));
+  follow();
+  events.addEventListener("open", follow);
   events.addEventListener("error", () => {
     const isRefused = events.readyState === EventSource.CLOSED; // a new start has another token
     say(`Not connected: ${isRefused ? "open the address that watch printed last" : "what is shown is of then"}`, "lost");
@@ -384,6 +386,7 @@ if (document.documentElement.dataset.events) {
   events.addEventListener("state", (event) => {
     data = JSON.parse(event.data);
     draw();
+    follow();
   });
   addEventListener("pagehide", () => events.close());
 }
