@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,8 +32,8 @@ class Fix:
     no_bound: str | None = None
 
     def __str__(self) -> str:
-        options = [f'    .option("{name}", "{value}")' for name, value in self.options.items()]
-        load = "    .load()" if self.path is None else f'    .load("{self.path}")'
+        options = [f"    .option({_quoted(name)}, {_quoted(value)})" for name, value in self.options.items()]
+        load = "    .load()" if self.path is None else f"    .load({_quoted(self.path)})"
         lines = [
             "from streaming_source import read_stream",
             "",
@@ -58,6 +59,11 @@ class Fix:
             "noBound": self.no_bound,
             "lines": str(self).splitlines(),
         }
+
+
+def _quoted(text: str) -> str:
+    """Return a literal of Python: a path is out of a checkpoint, and the lines are pasted."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def fixes(found: Counts, options: Mapping[str, str]) -> list[Fix]:

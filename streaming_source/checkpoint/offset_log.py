@@ -58,6 +58,8 @@ class LoggedBatch:
             names = tuple(line.partition(":")[0] for line in sources)
             sources = [line.partition(":")[2] for line in sources]
         try:
+            if any("/" in one or one.startswith(".") for one in names):
+                raise ValueError("the name of a source is a path")
             known = json.loads(metadata)
             planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
         except _DAMAGED as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib import import_module
@@ -106,6 +106,20 @@ class StorageOptions:
     def at(self, uri: str) -> Root:
         """Return the place of a URI, opened with these options; a local one is opened without any."""
         return Root(uri, NO_STORAGE_OPTIONS if Root(uri).is_local else self)
+
+    def located(self, location: str, named: Collection[str] = ()) -> tuple[fs.FileSystem, str]:
+        """Open the store of a location out of data, and return it with the path there, which is not escaped.
+
+        Nothing of the location but the bucket decides how the store is opened. `named` are places that options name.
+        """
+        # Imported here: few data name locations.
+        from streaming_source.from_data import Location
+
+        found = Location.of(location, named)
+        if found.is_local:
+            return fs.LocalFileSystem(), found.path
+        filesystem, base = Root(found.root, self).open()
+        return filesystem, f"{base.rstrip('/')}/{found.path}".rstrip("/")
 
     def opened(self, checkpoint: str) -> tuple[fs.FileSystem, str] | None:
         """Open a checkpoint in a store; None for a local path, which its reader opens by itself."""

@@ -14,6 +14,7 @@ from alignment.exceptions import UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import aligned, duration_text, moment, watermark_text
 from alignment.story import StoryEvent, story_of
+from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.micro_batch import MicroBatch
@@ -229,7 +230,8 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
 def explain_through(path: str, now_us: int | None = None) -> Iterator[tuple[str, ExplainedQuery]]:
     """Explain a query from its checkpoint, then the writers upstream that hold its watermark, nearest first.
 
-    Yields the path of each checkpoint with what it shows. See `explain_checkpoint`.
+    Yields the path of each checkpoint with what it shows. See `explain_checkpoint`. Only a path or a URI without query
+    and login is opened that a checkpoint names.
     """
     ahead, seen = [path], {path}
     while ahead:
@@ -237,7 +239,7 @@ def explain_through(path: str, now_us: int | None = None) -> Iterator[tuple[str,
         explained = explain_checkpoint(path, now_us)
         yield path, explained
         upstream = [source.report.explanation.upstream for source in explained.sources]
-        ahead += [one for one in dict.fromkeys(upstream) if one is not None and one not in seen]
+        ahead += [as_place(one, [path]) for one in dict.fromkeys(upstream) if one is not None and one not in seen]
         seen.update(ahead)
 
 

@@ -125,6 +125,16 @@ def test_files_of_a_shallow_clone_are_read_where_they_are(tmp_path: Path, prefix
     assert times(done) == [n * SECOND for n in (0, 1, 2, 3, 4, 77) if n != 3 or not deleted]
 
 
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_files_outside_of_the_folder_are_refused_by_an_option(tmp_path: Path, prefix: str) -> None:
+    path = shallow_clone(tmp_path, prefix, deleted=False)
+    with pytest.raises(UnsupportedOperationError, match=r"outside of its folder: .* Set filesOutside = read"):
+        harness(path, {"files_outside": "fail"}).run()
+    done = harness(tmp_path / "table", {"files_outside": "fail"})
+    done.run()
+    assert times(done)
+
+
 def test_files_of_a_shallow_clone_in_another_store_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperationError, match=r"version 2, has a file in another store .* gs://b/.* copy"):
         harness(shallow_clone(tmp_path, "gs://b", deleted=False)).run()

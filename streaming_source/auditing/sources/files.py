@@ -28,6 +28,7 @@ from streaming_source.data_files.formats import FileFormat
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import DataLossError, OptionError
+from streaming_source.from_data import as_place
 
 __all__ = ["FilesSource", "StoredFiles", "file_blocks"]
 
@@ -73,7 +74,7 @@ class FilesSource(AuditedSource):
         self.root = _common_directory(uris)
         self.name = moved_to or unquote(self.root)
         archive = options.get("sourceArchiveDir")
-        self._files = StoredFiles(self.root, moved_to, archive, storage)
+        self._files = StoredFiles(self.root, moved_to, archive, storage, [checkpoint.path])
         # Copies have times of their own.
         self._has_times = moved_to is None and archive is None
         if self._files.is_remote:
@@ -169,16 +170,24 @@ class FilesSource(AuditedSource):
 class StoredFiles:
     """Files by the URIs that a log has, below the directory `root` of all of them.
 
-    Files are looked up below `moved_to` if that is given, and missing files under their paths in `archive`.
+    Files are looked up below `moved_to` if that is given, and missing files under their paths in `archive`. `named` are
+    places that the user has named, by whose schemes the files may be in stores as well.
     """
 
     def __init__(
-        self, root: str, moved_to: str | None, archive: str | None, storage: StorageOptions = NO_STORAGE_OPTIONS
+        self,
+        root: str,
+        moved_to: str | None,
+        archive: str | None,
+        storage: StorageOptions = NO_STORAGE_OPTIONS,
+        named: Sequence[str] = (),
     ) -> None:
         self._prefix = len(root)
-        # Paths in a log are percent-encoded, as in a URI; a local path from a user is not.
-        path = unquote(root.removeprefix("file://")) if root.startswith("file:/") else root
-        self._filesystem, self._root = Root(moved_to or path, _of(moved_to or path, storage)).open()
+        if moved_to is None:
+            # Paths in a log are percent-encoded, as in a URI; a local path from a user is not.
+            self._filesystem, self._root = storage.located(as_place(unquote(root), named), named)
+        else:
+            self._filesystem, self._root = Root(moved_to, _of(moved_to, storage)).open()
         self._archive = None if archive is None else Root(archive, _of(archive, storage)).open()
         self._path_in_archive = unquote(urlsplit(root).path)
 

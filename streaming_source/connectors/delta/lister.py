@@ -34,6 +34,7 @@ from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import DataLossError, SchemaError, UnsupportedOperationError
+from streaming_source.from_data import path_below
 
 __all__ = ["DeltaLister"]
 
@@ -64,6 +65,8 @@ class DeltaLister:
         Loads a version by `deltalake`.
     locate
         Finds the URI of a file elsewhere in the table's file system; None if it is in another one.
+    reads_outside
+        Whether files are read that are outside of the table's folder.
     start
         Where a fresh query starts, given `table`.
     schema, assigner
@@ -82,6 +85,7 @@ class DeltaLister:
         table: deltalake.DeltaTable,
         open_table: Callable[[int], deltalake.DeltaTable],
         locate: Callable[[str], str | None],
+        reads_outside: bool,
         start: Callable[[deltalake.DeltaTable], Start],
         schema: pa.Schema,
         assigner: TimestampAssigner,
@@ -90,6 +94,7 @@ class DeltaLister:
     ) -> None:
         self._title, self._filesystem, self._root = title, filesystem, root
         self._open_table, self._locate, self._start = open_table, locate, start
+        self._reads_outside = reads_outside
         self._schema = schema
         self._table_id = str(table.metadata().id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
@@ -313,6 +318,11 @@ class DeltaLister:
 
     def _path(self, path: str, version: int) -> str:
         """The path of a file in the table's own file system."""
+        if not self._reads_outside and ("://" in path or path_below(self._root, path) is None):
+            raise UnsupportedOperationError(
+                f"{self._title}, version {version}, has a file outside of its folder: {without_secrets(path)}. Set "
+                "filesOutside = read if who writes to the table may name files there, or copy the table"
+            )
         if "://" not in path:
             return posixpath.join(self._root, path)
         found = self._locate(path)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from os import PathLike, fspath
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 import deltalake
 import pyarrow as pa
@@ -16,7 +16,7 @@ from pyarrow import fs
 from alignment.arrow_times import format_timestamp
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
-from streaming_source.api.options import arguments, boolean, integer, option, option_field, text
+from streaming_source.api.options import arguments, boolean, choice, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.commits import (
     LogFiles,
@@ -36,6 +36,8 @@ from streaming_source.data_files.stores import Root, StorageOptions, without_sec
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
 __all__ = ["DeltaSource"]
+
+FilesOutside: TypeAlias = Literal["read", "fail"]
 
 _EVENT_TIME: Final = "files are read in the order of their event times in any case; leave it out"
 _CHANGES: Final = "rows that a rewrite writes again would be read twice; skipChangeCommits skips such versions"
@@ -116,6 +118,13 @@ class DeltaSource(TableSource):
         "timestampAsOf",
         text,
         "A batch, or a stream with bounded = true, reads the table as it was at this time, ISO-8601.",
+    )
+    files_outside: FilesOutside = option_field(
+        "read",
+        "filesOutside",
+        choice(*get_args(FilesOutside)),
+        "What becomes of files that the log names outside of the table's folder, as in a shallow clone: `read` or "
+        "`fail`. Who may write to the table can name any file there that this query may read.",
     )
 
     def __post_init__(self) -> None:
@@ -232,6 +241,7 @@ class DeltaSource(TableSource):
             table=self._open_first(),
             open_table=self._open_table,
             locate=self._locate,
+            reads_outside=self.files_outside == "read",
             start=self._start,
             schema=schema,
             assigner=assigner,
@@ -310,12 +320,12 @@ class DeltaSource(TableSource):
     def _locate(self, uri: str) -> str | None:
         """Return where a file that is not in the table's folder is in its file system; None if it is in another one."""
         known = self.open_files()
-        if known.type_name == "local":
+        kinds = {Root(one).spellings[0].partition(":")[0] for one in (uri, self.path)}
+        if known.type_name == "local" or len(kinds) > 1:
+            # Who writes to the table must not have another store asked, with the keys of this process.
             return None
-        scheme, _, rest = uri.partition("://")
-        host, _, path = rest.partition("/")
-        filesystem, base = Root(f"{scheme}://{host}/", self.storage).open()
-        return f"{base.rstrip('/')}/{path}" if filesystem.equals(known) else None
+        filesystem, path = self.storage.located(uri, [self.path])
+        return path if filesystem.equals(known) else None
 
     def _batch_version(self, table: deltalake.DeltaTable) -> int | None:
         if self.version_as_of is not None:

@@ -101,7 +101,7 @@ def _opened(catalog: CatalogProperties) -> Catalog:
             "IcebergSource needs pyiceberg: install spark-watermark-alignment[iceberg]", name=error.name
         ) from None
     try:
-        return load_catalog(catalog.name, **dict(catalog.values))
+        return _without_table_settings(load_catalog(catalog.name, **dict(catalog.values)))
     except Exception as error:
         if type(error).__name__ in _PASSING:
             raise _as_ours(error, catalog, None) from None
@@ -109,6 +109,30 @@ def _opened(catalog: CatalogProperties) -> Catalog:
             f"catalog.*: {_named(catalog)} cannot be opened: {_message(error, catalog)}. Give what "
             "pyiceberg needs, as in catalog.type = rest and catalog.uri, or have it in the file .pyiceberg.yaml"
         ) from None
+
+
+def _without_table_settings(catalog: Catalog) -> Catalog:
+    """Let the catalog open stores by its own properties, and not by those of a table, which come out of data.
+
+    `pyiceberg` would take an endpoint of `s3.endpoint`, or a class of `py-io-impl`, from the table's metadata. What the
+    server of a REST catalog answers beside these metadata counts, but for a class.
+    """
+    opened: Any = catalog
+    if hasattr(opened, "_response_to_table"):
+        respond = opened._response_to_table
+
+        def without(name: tuple[str, ...], response: Any) -> Table:
+            config = {key: value for key, value in response.config.items() if key != "py-io-impl"}
+            bare = response.metadata.model_copy(update={"properties": {}})
+            table: Table = respond(name, response.model_copy(update={"metadata": bare, "config": config}))
+            table.metadata = response.metadata
+            return table
+
+        opened._response_to_table = without
+    else:
+        load_io = opened._load_file_io
+        opened._load_file_io = lambda properties=None, location=None: load_io(location=location)
+    return catalog
 
 
 def _as_ours(error: Exception, catalog: CatalogProperties, name: str | None) -> Exception:

@@ -28,6 +28,7 @@ from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
+from streaming_source.from_data import Location
 
 __all__ = ["IcebergLister", "kind_of", "micro_batches_of"]
 
@@ -162,11 +163,19 @@ class IcebergLister:
         return found
 
     def _manifests(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> list[ManifestFile]:
+        self._check_location(snapshot.manifest_list)
         try:
             found = snapshot.manifests(self._table.io)
         except FileNotFoundError:
             raise self._expired(snapshot.snapshot_id) from None
-        return [manifest for manifest in found if manifest.content == content]
+        wanted = [manifest for manifest in found if manifest.content == content]
+        for manifest in wanted:
+            self._check_location(manifest.manifest_path)
+        return wanted
+
+    def _check_location(self, location: str) -> None:
+        """Refuse a location in metadata that says by whom a store is asked; `pyiceberg` opens it as it is."""
+        Location.of(location, [self._table.io.properties.get("warehouse", "")])
 
     def _entries(self, manifest: ManifestFile) -> Iterator[Entry]:
         try:

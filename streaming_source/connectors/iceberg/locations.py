@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import fs
 
-from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.data_files.stores import StorageOptions
 
 __all__ = ["located_files", "storage_of_catalog"]
 
@@ -74,16 +74,9 @@ class _Locations(fs.FileSystemHandler):  # type: ignore[misc]
     __hash__ = None  # type: ignore[assignment]
 
     def _found(self, location: str) -> tuple[fs.FileSystem, str]:
-        scheme, separator, rest = location.partition(":")
-        if not separator or "/" in scheme:
-            return fs.LocalFileSystem(), location
-        if scheme == "file":
-            # Hadoop writes `file:/data`.
-            return fs.LocalFileSystem(), "/" + rest.lstrip("/")
-        host, _, path = rest.removeprefix("//").partition("/")
+        scheme = location.partition(":")[0]
         storage = self._storage if self._storage.is_given else storage_of_catalog(self._properties, scheme)
-        filesystem, base = Root(f"{'s3' if scheme == 's3n' else scheme}://{host}/", storage).open()
-        return filesystem, f"{base.rstrip('/')}/{path}"
+        return storage.located(location, [self._properties.get("warehouse", "")])
 
     # ---- what is used ------------------------------------------------------------------------------------------------
 
