@@ -36,7 +36,7 @@ after each event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -69,6 +69,8 @@ class Engine:
         Event times of what is unread; empty. It is filled by events.
     idle_timeout_us
         After how long without anything to read a split is idle; None for never.
+    counts_runs
+        Whether runs are counted instead where they end by themselves (AvailableNow); see `IdleClock`.
     reactive
         Plans by the reports of readers instead of by the index, which then has only the ends of splits.
     generators
@@ -91,6 +93,7 @@ class Engine:
         index: EventTimeIndex,
         *,
         idle_timeout_us: int | None = None,
+        counts_runs: bool = False,
         reactive: ReactivePlanner | None = None,
         generators: SplitGenerators | None = None,
         record: Callable[[object], None] | None = None,
@@ -106,7 +109,7 @@ class Engine:
         self._explained: Explanation | None = None
         self._reactive = reactive
         self._generators = generators
-        self.idle_clock = IdleClock(idle_timeout_us)
+        self.idle_clock = IdleClock(idle_timeout_us, counts_runs=counts_runs)
         # Of the last committed plan: a plan that differs from it has news for Spark.
         self._announced = SplitTable.empty()
         # Assigned since the last plan: position, origin, and when.
@@ -205,7 +208,14 @@ class Engine:
         self._announced = self.table = event.table
         self.late = event.late
         self.idle_clock.begin(
-            event.table.statuses, event.origins, event.silent_since_us, event.at_us, event.empty_since_us
+            event.table.statuses,
+            event.origins,
+            event.silent_since_us,
+            event.at_us,
+            event.empty_since_us,
+            overdue=_are_in(event.table.split_ids, event.overdue),
+            silent=~_are_in(event.table.split_ids, event.seen),
+            was_empty=event.was_empty,
         )
         if self._reactive is not None:
             self._reactive.splits.rewind(event.table)
@@ -424,6 +434,19 @@ class Engine:
         is_silent = (after.positions == self.index.ends()) & (after.statuses != SplitStatus.FINISHED)
         return np.where(is_silent, self.idle_clock.caught_up_us, LONG_AGO_US)
 
+    def silent_in_run(self, table: SplitTable) -> frozenset[str]:
+        """Return the splits of the table after the last plan that brought nothing in this run, and still count. O(n).
+
+        None of them where runs are not counted. One that never had a record holds nothing, and one that is blocked may
+        have some.
+        """
+        clock = self.idle_clock
+        if self._drains_from_us is None or not clock.counts_runs:
+            return frozenset()
+        waits = clock.silent & (table.statuses == SplitStatus.ACTIVE) & (table.positions > clock.origins)
+        silent = [table.split_ids[slot] for slot in np.flatnonzero(waits)]
+        return frozenset([split_id for split_id in silent if split_id not in clock.blocked])
+
     def readable_splits(self) -> int:
         """Return how many splits have something to read. O(n)."""
         return int(np.count_nonzero(self.unread()))
@@ -481,11 +504,14 @@ class Engine:
         behind = self._records_behind(self.table)
         columns = (holds_us, self.table.positions, behind, self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
+        splits = explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us)
+        if silent := self.silent_in_run(table):
+            splits = tuple([one._replace(missed_run=True) if one.split_id in silent else one for one in splits])
         return Explanation(
             watermark=table.combined,
             at_us=self._stands_since_us,
             stands_since_us=self._stands_since_us,
-            splits=explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us),
+            splits=splits,
             bound_us=bound_us,
             horizon_us=self.horizon_us,
             bounds=Bounds(
@@ -494,6 +520,7 @@ class Engine:
             is_draining=self._drains_from_us is not None,
             reads_at_us=self._reads_at_us,
             probed_us=self.idle_clock.last_probe_us,
+            counts_runs=self._drains_from_us is not None and self.idle_clock.counts_runs,
             # Else what was found and is unread holds the watermark.
             upstream=self._writer if self._source_us <= table.combined else None,
         )
@@ -562,6 +589,10 @@ class Engine:
         return finished
 
     def _among(self, split_ids: set[str]) -> BoolArray:
-        if not split_ids:
-            return np.zeros(len(self.table), np.bool_)
-        return np.fromiter((split_id in split_ids for split_id in self.table.split_ids), np.bool_, len(self.table))
+        return _are_in(self.table.split_ids, split_ids)
+
+
+def _are_in(split_ids: Sequence[str], wanted: Set[str]) -> BoolArray:
+    if not wanted:
+        return np.zeros(len(split_ids), np.bool_)
+    return np.fromiter((split_id in wanted for split_id in split_ids), np.bool_, len(split_ids))

@@ -77,7 +77,9 @@ class Restored:
 
     `int64[n]` each: `origins`, the position of each split before its first record; `late`, its late records so far;
     `silent_since_us`, since when it has had nothing to read, `LONG_AGO_US` if not known. The source has had no split
-    since `empty_since_us`, `LONG_AGO_US` if it has one, or never had one.
+    since `empty_since_us`, `LONG_AGO_US` if it has one, or never had one. Where runs are counted, the splits that are
+    `overdue` brought nothing in the last run; of those that are `seen` something was read in this one, which goes on;
+    the source had no split in the last run if it `was_empty`.
     """
 
     table: SplitTable
@@ -86,6 +88,9 @@ class Restored:
     silent_since_us: Int64Array
     at_us: int
     empty_since_us: int = LONG_AGO_US
+    overdue: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
+    was_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)

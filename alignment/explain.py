@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from alignment.combine import SplitStatus
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
+from alignment.sentence import day_or_moment, named
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 __all__ = [
     "FUTURE_US",
@@ -25,6 +26,7 @@ __all__ = [
     "SplitExplanation",
     "WaitsFor",
     "explain_splits",
+    "silent_in_run",
 ]
 
 
@@ -167,7 +169,9 @@ class SplitExplanation(NamedTuple):
     `invalid` positions were read, and no record there has an event time. `far` is the record that brought its watermark
     into the future, where it did and that is known. `is_outlier` if the record at `next_us` is far from those of its
     own split around it. `earlier` is its earliest record that is not read, where that holds the watermark and is
-    further behind than the bound on out-of-orderness foresees.
+    further behind than the bound on out-of-orderness foresees. It `missed_run` if it brought nothing in a run that ends
+    by itself, and counts: it is idle in the next one that brings nothing of it either. Its first late record came when
+    it `was_idle`, where that is known.
     """
 
     split_id: str
@@ -186,6 +190,8 @@ class SplitExplanation(NamedTuple):
     far: FarRecord | None = None
     is_outlier: bool = False
     earlier: FarRecord | None = None
+    missed_run: bool = False
+    was_idle: bool = False
 
     @property
     def next_place(self) -> str:
@@ -205,16 +211,17 @@ class Explanation:
     The announced `watermark` has not moved since `stands_since_us`, and all this is so at `at_us`, both in processing
     time. No record later than the bound is in the last plan, and splits that wait to be assigned have none earlier than
     the horizon; `MAX_WATERMARK` for none. If it `is_draining` only what was there when the run began is read
-    (AvailableNow), and nothing becomes idle in it. `group` is the source that splits wait for that wait for their
-    alignment group; None where none does, or it is not known. Rows that wait until `bounds.min_rows` of them are there
-    are read at `reads_at_us` at the latest, in processing time; `MAX_WATERMARK` if none wait for that. `batch` is the
-    last micro-batch, `end` that of the query; None where neither is known. The query last looked for records at
-    `probed_us`: that a split is silent is known up to then; None for up to `at_us`. `reads` is in words what the source
-    reads: a path, a pattern, topics. `away` is in words why splits cannot be reached that wait for the source, and
-    since when; None where that is not known. With a bound of `needed_bound_us` no record would have been late that a
-    split delivered while it was read; None where that is not known. `metrics` are numbers of the source, by name. If it
-    `routes_late`, a query of its own reads late records. `upstream` is the checkpoint of the query that wrote what is
-    read here, where that query holds the watermark; else None.
+    (AvailableNow), and nothing becomes idle in it; whether idleness `counts_runs` there, and not time. `group` is the
+    source that splits wait for that wait for their alignment group; None where none does, or it is not known. Rows that
+    wait until `bounds.min_rows` of them are there are read at `reads_at_us` at the latest, in processing time;
+    `MAX_WATERMARK` if none wait for that. `batch` is the last micro-batch, `end` that of the query; None where neither
+    is known. The query last looked for records at `probed_us`: that a split is silent is known up to then; None for up
+    to `at_us`. `reads` is in words what the source reads: a path, a pattern, topics. `away` is in words why splits
+    cannot be reached that wait for the source, and since when; None where that is not known. With a bound of
+    `needed_bound_us` no record would have been late that a split delivered while it was read; None where that is not
+    known. `metrics` are numbers of the source, by name. If it `routes_late`, a query of its own reads late records.
+    `upstream` is the checkpoint of the query that wrote what is read here, where that query holds the watermark; else
+    None.
     """
 
     watermark: int
@@ -236,6 +243,7 @@ class Explanation:
     metrics: tuple[tuple[str, int], ...] = ()
     routes_late: bool = False
     upstream: str | None = None
+    counts_runs: bool = False
 
     @property
     def waits_for_group(self) -> bool:
@@ -312,7 +320,7 @@ class Explanation:
 
     def idle_at_us(self, split: SplitExplanation) -> int | None:
         """Processing time at which a split is idle if nothing comes; None if it is not going to be."""
-        if self.end is not None and not self.is_draining:
+        if (self.end is not None and not self.is_draining) or self.counts_runs:
             return None
         timeout_us, since_us = self.bounds.idle_timeout_us, split.silent_since_us
         waits = split.status is SplitStatus.ACTIVE and split.waits_for in (WaitsFor.RECORDS, WaitsFor.REPORT)
@@ -327,6 +335,18 @@ class Explanation:
 def _lowest(splits: Sequence[SplitExplanation]) -> tuple[SplitExplanation, ...]:
     lowest_us = min([split.holds_us for split in splits], default=MAX_WATERMARK)
     return tuple([split for split in splits if split.holds_us == lowest_us])
+
+
+def silent_in_run(explanation: Explanation) -> str | None:
+    """That splits brought nothing in a run that counts runs, and what waits for them; None where nothing does. O(n)."""
+    silent = [split for split in explanation.splits if split.missed_run and split.counts]
+    held_us = min([split.holds_us for split in silent], default=MAX_WATERMARK)
+    if explanation.watermark == MAX_WATERMARK or all(split.holds_us <= held_us for split in explanation.splits):
+        return None
+    from_us = max(held_us, explanation.watermark)
+    windows = "all windows wait" if from_us == MIN_WATERMARK else f"windows from {day_or_moment(from_us + 1)} on wait"
+    ids, them = named([split.split_id for split in silent]), "them" if silent[1:] else "it"
+    return f"{ids} brought nothing in this run: {windows} for {them} until the next one."
 
 
 def explain_splits(

@@ -28,15 +28,24 @@ class IdleClock:
     splits cannot be read now, and what for: they are not idle, until a probe finds that it is over.
     `last_probe_us` is when the last probe began, whatever it found and wherever; None before any.
 
+    In runs that end by themselves (AvailableNow) minutes say nothing: with `counts_runs` runs are counted there
+    instead. A split that brought nothing in one run (`silent`, `bool[n]`) is idle in the next one that brings nothing
+    of it either; `overdue` are those that may become idle so in this run.
+
     A source without any split is as silent as a split: it is idle `timeout_us` after its last one has left, which was
     at `empty_since_us`, or after planning began; `LONG_AGO_US` while it has one, or if it never had one.
     """
 
-    def __init__(self, timeout_us: int | None) -> None:
+    def __init__(self, timeout_us: int | None, *, counts_runs: bool = False) -> None:
         self.timeout_us = timeout_us
+        self.counts_runs = counts_runs
+        self.silent: BoolArray = np.empty(0, np.bool_)
+        self._overdue: BoolArray = np.empty(0, np.bool_)
+        # Whether the source had no split in the run before, nor in this one.
+        self._was_empty = self.is_empty = False
         self.caught_up_us = np.empty(0, np.int64)
         # The position of each split before its first record.
-        self._origins: Int64Array = np.empty(0, np.int64)
+        self.origins: Int64Array = np.empty(0, np.int64)
         self._deadline_us: int | None = None
         self._probed_all_us: int = LONG_AGO_US
         self._probed_us: dict[str, int] = {}
@@ -54,12 +63,19 @@ class IdleClock:
         silent_since_us: Int64Array,
         now_us: int,
         empty_since_us: int = LONG_AGO_US,
+        *,
+        overdue: BoolArray | None = None,
+        silent: BoolArray | None = None,
+        was_empty: bool = False,
     ) -> None:
         """Start with restored splits, as `Restored` has them: those that were idle still are. O(n)."""
+        self._overdue = np.zeros(len(origins), np.bool_) if overdue is None else overdue
+        self.silent = np.ones(len(origins), np.bool_) if silent is None else silent
+        self._was_empty, self.is_empty = was_empty, True
         # The wall clock may have been put back since.
         since_us = np.where(silent_since_us == LONG_AGO_US, now_us, np.minimum(silent_since_us, now_us))
         self.caught_up_us = np.where(statuses == SplitStatus.IDLE, LONG_AGO_US, since_us)
-        self._origins = origins
+        self.origins = origins
         self._deadline_us = None
         self._began_us, self.empty_since_us = now_us, min(empty_since_us, now_us)
         self._probed_us.clear()
@@ -67,13 +83,16 @@ class IdleClock:
 
     def add(self, origins: Sequence[int], joined_us: Sequence[int], order: npt.NDArray[np.intp]) -> None:
         """New splits came behind the others at these times, and then all were put in this order. O(n)."""
-        self._origins = np.append(self._origins, np.array(origins, np.int64))[order]
+        self.origins = np.append(self.origins, np.array(origins, np.int64))[order]
         self.caught_up_us = np.append(self.caught_up_us, np.array(joined_us, np.int64))[order]
+        self.silent = np.append(self.silent, np.ones(len(origins), np.bool_))[order]
+        self._overdue = np.append(self._overdue, np.zeros(len(origins), np.bool_))[order]
 
     def keep(self, slots: npt.NDArray[np.intp], finished: Collection[str]) -> None:
         """Keep the splits in these slots, and forget those with the ids in `finished`. O(n)."""
-        self._origins = self._origins[slots]
+        self.origins = self.origins[slots]
         self.caught_up_us = self.caught_up_us[slots]
+        self.silent, self._overdue = self.silent[slots], self._overdue[slots]
         for split_id in finished:
             self.blocked.pop(split_id, None)
             self._probed_us.pop(split_id, None)
@@ -125,8 +144,9 @@ class IdleClock:
         if drains_from_us is None:
             idle = self._is_timed_out(probed_us)
         else:
-            idle = self._is_timed_out(np.minimum(probed_us, drains_from_us))
-            idle |= (table.positions == self._origins) & is_probed
+            timed_out = self._is_timed_out(np.minimum(probed_us, drains_from_us))
+            idle = self._overdue & is_probed if self.counts_runs else timed_out
+            idle |= (table.positions == self.origins) & is_probed
             idle |= table.statuses == SplitStatus.IDLE
         if marked is not None:
             idle |= marked & is_probed
@@ -140,9 +160,11 @@ class IdleClock:
         `statuses` are those after the plan.
         """
         self.caught_up_us = np.where(unread, now_us, self.caught_up_us)
+        self.silent, self._overdue = self.silent & ~unread, self._overdue & ~unread
         self._deadline_us = None
         had_splits = len(self) > 0
         if had_splits:
+            self._was_empty = self.is_empty = False
             self.empty_since_us = now_us if (statuses == SplitStatus.FINISHED).all() else LONG_AGO_US
         if self.timeout_us is None:
             return
@@ -169,8 +191,8 @@ class IdleClock:
             return False
         is_new = self.empty_since_us == LONG_AGO_US
         if drains_from_us is not None:
-            if is_new:
-                return True
+            if is_new or self.counts_runs:
+                return is_new or self._was_empty
             probed_us = min(probed_us, drains_from_us)
         since_us = self._began_us if is_new else self.empty_since_us
         return self.timeout_us is not None and probed_us >= since_us + self.timeout_us

@@ -50,6 +50,7 @@ class EngineStarted:
     idle_timeout_us: int | None
     by_reports: bool
     generates: bool = False
+    counts_runs: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +106,17 @@ class Recorder:
         self._path = path
 
     def start(
-        self, rules: PlanningRules, idle_timeout_us: int | None, *, by_reports: bool, generates: bool = False
+        self,
+        rules: PlanningRules,
+        idle_timeout_us: int | None,
+        *,
+        by_reports: bool,
+        generates: bool = False,
+        counts_runs: bool = False,
     ) -> None:
         """Write down what an engine is made with; see `EngineStarted`."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates))
+        self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates, counts_runs))
 
     def write(self, entry: object) -> None:
         """Write one entry: an event, a plan, or what an engine was made with. Not what generators keep of records."""
@@ -206,6 +213,7 @@ def _engine(entries: Sequence[Any]) -> Engine:
         started.rules,
         EventTimeIndex(_loader(entries), locate=_locator(entries), wanted=started.rules.times),
         idle_timeout_us=started.idle_timeout_us,
+        counts_runs=started.counts_runs,
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
         generators=_ReplayedGenerators(entries) if started.generates else None,
     )

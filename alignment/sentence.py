@@ -9,7 +9,7 @@ import numpy as np
 
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["aligned", "counted", "duration_text", "moment", "named", "watermark_text"]
+__all__ = ["aligned", "counted", "day_or_moment", "duration_text", "moment", "named", "watermark_text"]
 
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
@@ -33,6 +33,18 @@ def moment(us: int, near_us: int | None = None) -> str:
     if near_us is not None and us // _DAY_US == near_us // _DAY_US:
         return clock
     return f"{day} {clock} UTC"
+
+
+def day_or_moment(us: int) -> str:
+    """A time to the second, in UTC; the day alone where that is its first second.
+
+    Examples
+    --------
+    >>> day_or_moment(1_775_001_600_000_000), day_or_moment(1_775_001_660_000_000)
+    ('2026-04-01', '2026-04-01 00:01:00 UTC')
+    """
+    text = moment(us)
+    return text.removesuffix(" 00:00:00 UTC")
 
 
 def watermark_text(us: int) -> str:

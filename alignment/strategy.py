@@ -66,6 +66,10 @@ class WatermarkStrategy:
         Whether the watermarks are those that the source itself emits.
     auto_watermark_interval_us : int
         How often a generator of the user's is called without records, in microseconds; above 0.
+    is_idleness_given : bool
+        Whether the user decided it. If not, runs that end by themselves (AvailableNow) are counted instead: a split
+        that brings nothing in one is idle in the next one that brings nothing of it either. In a query it is then a
+        minute elsewhere.
 
     Examples
     --------
@@ -85,6 +89,7 @@ class WatermarkStrategy:
     alignment: AlignmentParameters | None = None
     uses_source_watermarks: bool = False
     auto_watermark_interval_us: int = 200_000
+    is_idleness_given: bool = False
 
     def __post_init__(self) -> None:
         if self.out_of_orderness_us is not None and self.generator_supplier is not None:
@@ -183,8 +188,10 @@ class WatermarkStrategy:
         return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))
 
     def with_idleness(self, timeout: timedelta | str) -> WatermarkStrategy:
-        """Let a split that has had nothing to read for `timeout`, above 0, hold nothing back."""
-        return replace(self, idle_timeout_us=parse_duration_us(timeout, name="timeout", minimum_us=1))
+        """Let a split that has had nothing to read for `timeout`, above 0, hold nothing back; `none`: never."""
+        is_never = isinstance(timeout, str) and timeout.strip().lower() == "none"
+        timeout_us = None if is_never else parse_duration_us(timeout, name="timeout", minimum_us=1)
+        return replace(self, idle_timeout_us=timeout_us, is_idleness_given=True)
 
     def with_auto_watermark_interval(self, interval: timedelta | str) -> WatermarkStrategy:
         """Call a generator of the user's every `interval`, above 0, although no record comes; else every 200 ms."""

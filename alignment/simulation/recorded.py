@@ -75,6 +75,8 @@ class RecordedWorkload:
         entries = [*(entry for entry in entries[:begins] if isinstance(entry, DrainStarted)), *entries[begins:]]
         self._entries = entries
         self._rules = started.rules
+        # Of a query without an idleTimeout; one that is tried is counted in processing time.
+        self._counts_runs = started.counts_runs
         self._times = _RecordedTimes(entries, {} if known is None else known)
         bound_us = started.rules.out_of_orderness_us
         assert bound_us is not None, "only a generator goes without a bound"
@@ -114,7 +116,8 @@ class RecordedWorkload:
 
     def play(self, settings: Settings) -> SourceTrace:
         """What the query would have come to with these settings. O(records), and a plan for each of its plans."""
-        run = _Run(self._rules, self.settings, settings, self._times)
+        counts_runs = self._counts_runs and settings.idle_timeout_us == self.settings.idle_timeout_us
+        run = _Run(self._rules, self.settings, settings, self._times, counts_runs=counts_runs)
         for entry in self._entries:
             if isinstance(entry, Planned):
                 # The query itself planned again when its micro-batch was done. So does one with other settings.
@@ -130,7 +133,15 @@ class RecordedWorkload:
 class _Run:
     """The engine of a query, with other settings."""
 
-    def __init__(self, rules: PlanningRules, recorded: Settings, settings: Settings, times: _RecordedTimes) -> None:
+    def __init__(
+        self,
+        rules: PlanningRules,
+        recorded: Settings,
+        settings: Settings,
+        times: _RecordedTimes,
+        *,
+        counts_runs: bool,
+    ) -> None:
         self._settings, self._times = settings, times
         self._shift_us = recorded.out_of_orderness_us - settings.out_of_orderness_us
         self._is_another = settings != recorded
@@ -140,6 +151,7 @@ class _Run:
             replace(rules, out_of_orderness_us=settings.out_of_orderness_us, max_drift_us=settings.max_drift_us),
             EventTimeIndex(self._load, locate=self._locate, wanted=rules.times),
             idle_timeout_us=settings.idle_timeout_us,
+            counts_runs=counts_runs,
         )
         self._columns, self._held = TraceColumns(), np.empty(0, np.int64)
         # What the query did not read ahead, for its maxDrift, comes later in the log than a wider one would read it.

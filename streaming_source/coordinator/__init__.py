@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alignment.lazy_names import lazy_names
-from streaming_source.coordinator.state import ReadRules, SourceState, assign_ranges, one_range_each
+from streaming_source.coordinator.state import ReadRules, RunState, SourceState, assign_ranges, one_range_each
 from streaming_source.coordinator.workers import (
     WorkerPool,
     Workers,
@@ -20,6 +20,7 @@ from streaming_source.coordinator.workers import (
 __all__ = [
     "AssignmentTracker",
     "ReadRules",
+    "RunState",
     "SourceCoordinator",
     "SourceState",
     "WorkerPool",

@@ -15,9 +15,9 @@ import pyarrow as pa
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.explain import Explanation, LastBatch, WaitsFor
-from alignment.plan import LimitedBy, MicroBatchPlan, total
-from alignment.sentence import duration_text, moment
+from alignment.explain import Explanation, LastBatch, WaitsFor, silent_in_run
+from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable, total
+from alignment.sentence import duration_text, moment, named
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SplitRange
@@ -27,7 +27,7 @@ from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import OutlyingTimes, with_source
-from streaming_source.coordinator.state import ReadRules, SourceState, cut_range, rows_per_range
+from streaming_source.coordinator.state import ReadRules, RunState, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
@@ -99,6 +99,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # What a batch reads at most: all that a stream had read in this state.
         self._read_at: SourceState[SplitT, CheckpointT] | None = None
         self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
+        # Of a run where runs are counted: whether it is one micro-batch, goes on after a crash, and has ended.
+        self._is_one_batch = self._continues_run = self._run_has_ended = False
         self._warned_of_waiting = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
@@ -129,10 +131,17 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """The enumerator and its readers; it exists after `restore`."""
         return self.runtime.host
 
-    def restore(self, state: SourceState[SplitT, CheckpointT], *, is_read_again: bool = False) -> None:
+    def restore(
+        self,
+        state: SourceState[SplitT, CheckpointT],
+        *,
+        is_read_again: bool = False,
+        continues_run: bool = False,
+    ) -> None:
         """Begin from a state: that of an offset, or `SourceState.initial()`. Discovery does not start yet.
 
-        A source that has ended is not discovered again, unless the micro-batch before the state `is_read_again`.
+        A source that has ended is not discovered again, unless the micro-batch before the state `is_read_again`. One
+        that was not committed `continues_run`: the run that planned it has not ended.
 
         Once planning has started it goes on from an earlier state with `rewind` alone.
         """
@@ -148,6 +157,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._readers, self._schema, self._rules, calls, self._clock_us, needs_event_times=needs_event_times
         )
         self._warn_of_clock(state)
+        self._continues_run |= continues_run
         has_ended = state.has_ended and not is_read_again
         self._runtime = SourceRuntime.of(
             self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
@@ -176,9 +186,10 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._group is not None:
             self._group.join()
 
-    def drain(self) -> None:
-        """From now on read only present records, to their end (AvailableNow)."""
+    def drain(self, *, is_one_batch: bool = False) -> None:
+        """From now on read only present records, to their end (AvailableNow), or in one micro-batch (once)."""
         self._drains_from_us = self._now_us()
+        self._is_one_batch = is_one_batch
         if self._group is not None:
             self._group.drain()
         if self._started:
@@ -268,12 +279,29 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         """Return whether a run (AvailableNow) that has nothing to plan has done so in this trigger, or for good."""
         if self._group is None or not self._group.holds(self.runtime.engine.nearest_us()):
             self._warn_of_unread()
+            self._end_run(max_rows)
             return True
         if self._group.wait_for_others():
             # A run ends when no source has anything to do: so this one plans a micro-batch without records.
             self._plan(max_rows, goes_on=True)
             return True
         return False
+
+    def _end_run(self, max_rows: int | None) -> None:
+        """Leave in the state that this run has ended, by a micro-batch without records, where runs are counted."""
+        self._run_has_ended, state, table = True, self.state, self.runtime.engine.table
+        # One split alone lets nobody wait.
+        may_wait = len(table) > 1 and (table.statuses == SplitStatus.ACTIVE).any()
+        if (may_wait or (self._rules.in_one_query and state.sequence)) and self._run_of(table) != state.run:
+            self._warn_of_silent()
+            self._plan(max_rows, goes_on=True)
+
+    def _run_of(self, table: SplitTable) -> RunState | None:
+        """Return what this run has brought up to a table; None where runs are not counted."""
+        if not (self.is_draining and self._rules.counts_runs):
+            return None
+        engine = self.runtime.engine
+        return RunState(engine.silent_in_run(table), engine.idle_clock.is_empty, self._run_has_ended)
 
     def end_batch(self) -> None:
         """Record that the last micro-batch is done: Spark has called for the next one, or reported progress. O(1)."""
@@ -584,6 +612,28 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
         )
 
+    def _warn_of_silent(self) -> None:
+        """Warn at the end of a run of the splits that brought nothing in it, while others have gone on."""
+        if text := silent_in_run(self.runtime.engine.explain(self._now_us())):
+            _log.warning("%s", text)
+
+    def _warn_of_came_back(self, before: SplitTable, late: Int64Array) -> None:
+        """Warn once of each split whose first late records came when it was idle."""
+        was_idle = (late > 0) & (before.statuses == SplitStatus.IDLE)
+        came_back = [before.split_ids[slot] for slot in np.flatnonzero(was_idle)]
+        if new := [split_id for split_id in came_back if split_id not in self._outlying.came_back]:
+            idle_us = self._rules.strategy.idle_timeout_us
+            passed = "two runs in a row" if self._rules.counts_runs and self.is_draining else "idleTimeout"
+            given = "" if idle_us is None or passed[0] == "t" else f", {format_duration(idle_us)}"
+            _log.warning(
+                "%s had been idle: nothing came for %s%s, and the watermark went on without %s. To wait for what comes "
+                "so late, give a longer idleTimeout, or idleTimeout=none",
+                named(new),
+                passed,
+                given,
+                "them" if new[1:] else "it",
+            )
+
     def _warn_of_disorder(self, plan: MicroBatchPlan, bound_us: int) -> None:
         """Without the exact watermark, warn of records that are there before Spark drops them as they are read.
 
@@ -611,6 +661,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
             runtime.event_times.count_late({ids[slot]: int(late[slot]) for slot in np.flatnonzero(late)})
+            self._warn_of_came_back(engine.table, late)
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
         self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
@@ -620,6 +671,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._outlying.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
+        self._run_has_ended = self._is_one_batch or (self._run_has_ended and not plan.rows)
         table = plan.after.without_positions()
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
@@ -641,6 +693,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             generators=generators,
             time_limit_us=time_limit_us,
             empty_since_us=LONG_AGO_US if table.combined == MAX_WATERMARK else engine.idle_clock.empty_since_us,
+            run=self._run_of(plan.after),
         )
         self._announce_again = False
         finished = engine.commit(plan)
@@ -686,9 +739,25 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         runtime = self.runtime
         positions = np.array([split.position for split in state.splits], np.int64)
         origins = np.array([split.origin().position for split in state.splits], np.int64)
-        since_us, now_us = state.silent_since_us, self._now_us()
         table = state.table.at(positions)
-        runtime.engine.apply(events.Restored(table, origins, state.late, since_us, now_us, state.empty_since_us))
+        before, overdue, seen, was_empty = state.run, frozenset[str](), frozenset[str](), False
+        if before is not None and before.has_ended and not self._continues_run:
+            overdue, was_empty = before.silent, before.is_empty
+        elif before is not None:
+            seen = frozenset(table.split_ids) - before.silent
+        runtime.engine.apply(
+            events.Restored(
+                table=table,
+                origins=origins,
+                late=state.late,
+                silent_since_us=state.silent_since_us,
+                at_us=self._now_us(),
+                empty_since_us=state.empty_since_us,
+                overdue=overdue,
+                seen=seen,
+                was_empty=was_empty,
+            )
+        )
         if runtime.generators is not None and state.generators:
             known = dict(zip(state.table.split_ids, state.generators, strict=True))
             left = [split.split_id for split in state.unfinished()]

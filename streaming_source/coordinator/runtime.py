@@ -140,7 +140,11 @@ def _engine_of(
     strategy = rules.strategy
     if recorder is not None:
         recorder.start(
-            rules.planning, strategy.idle_timeout_us, by_reports=rules.reports, generates=generators is not None
+            rules.planning,
+            strategy.idle_timeout_us,
+            by_reports=rules.reports,
+            generates=generators is not None,
+            counts_runs=rules.counts_runs,
         )
         if generators is not None:
             generators.record = recorder.write
@@ -154,6 +158,7 @@ def _engine_of(
         rules.planning,
         index,
         idle_timeout_us=strategy.idle_timeout_us,
+        counts_runs=rules.counts_runs,
         reactive=reactive,
         generators=generators,
         record=None if recorder is None else recorder.write,

@@ -39,7 +39,8 @@ class OutlyingTimes:
     watermark by being there and unread, though its split was read further than the bound on out-of-orderness foresees.
     `needed_bound_us` is the smallest bound on out-of-orderness with which none of the late records would have been late
     that a split delivered while it was read; None if there was none. Neither is known where only readers know event
-    times. `latest_us` is the latest event time of all that was read, as far as a bound on out-of-orderness shows it.
+    times. The first late records of the splits that `came_back` came when these were idle. `latest_us` is the latest
+    event time of all that was read, as far as a bound on out-of-orderness shows it.
     """
 
     def __init__(self) -> None:
@@ -48,6 +49,7 @@ class OutlyingTimes:
         # By split: the position of the next record that was looked at, the end of what was known then, the answer.
         self._outliers: dict[str, tuple[int, int, bool]] = {}
         self.needed_bound_us: int | None = None
+        self.came_back: set[str] = set()
         self.latest_us = NO_TIMESTAMP
 
     def note(
@@ -63,6 +65,8 @@ class OutlyingTimes:
 
         The index still has the records that are planned.
         """
+        was_idle = (plan.late > 0) & (before.statuses == SplitStatus.IDLE)
+        self.came_back.update([before.split_ids[slot] for slot in np.flatnonzero(was_idle)])
         if not event_times.knows_each:
             return
         limit_us = now_us + FUTURE_US
@@ -144,6 +148,7 @@ class OutlyingTimes:
         for split_id in split_ids:
             self.far.pop(split_id, None)
             self.earlier.pop(split_id, None)
+            self.came_back.discard(split_id)
             self._outliers.pop(split_id, None)
 
 
@@ -208,6 +213,8 @@ def with_source(
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
     if earlier := outlying.earlier:
         splits = [split._replace(earlier=earlier.get(split.split_id)) for split in splits]
+    if came_back := outlying.came_back:
+        splits = [split._replace(was_idle=split.split_id in came_back) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):
         unreported = frozenset(runtime.engine.unreported())
         splits = [

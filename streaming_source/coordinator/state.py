@@ -23,12 +23,34 @@ if TYPE_CHECKING:
 
     from alignment.split_generators import GeneratorState
 
-__all__ = ["MOST_PARTS", "ReadRules", "SourceState", "assign_ranges", "cut_range", "one_range_each", "rows_per_range"]
+__all__ = [
+    "MOST_PARTS",
+    "ReadRules",
+    "RunState",
+    "SourceState",
+    "assign_ranges",
+    "cut_range",
+    "one_range_each",
+    "rows_per_range",
+]
 
 CheckpointT = TypeVar("CheckpointT")
 
 MOST_PARTS: Final = 10_000
 """Parts of one range, each a task of Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a run that ends by itself (AvailableNow) has brought so far, where runs are counted.
+
+    The splits that are `silent` brought nothing in it, and count: they are idle in the next run that brings nothing of
+    them either. The source had no split in it if it `is_empty`. Once it `has_ended` the next one begins.
+    """
+
+    silent: frozenset[str]
+    is_empty: bool
+    has_ended: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +70,8 @@ class SourceState(Generic[SplitT, CheckpointT]):
     this state: by the wall clock when it was planned, and `maxFutureSkew`; None without that option. `left_out` counts
     the splits that the last micro-batch finished and that are not here but follow from the checkpoint, and their
     records: a state that comes of an offset. The source has had no split in work since `empty_since_us`, by
-    processing time; `LONG_AGO_US` if it has one, or never had one.
+    processing time; `LONG_AGO_US` if it has one, or never had one. `run` is that in which the state was planned; None
+    where runs are not counted.
     """
 
     sequence: int
@@ -63,6 +86,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
     time_limit_us: int | None = None
     left_out: tuple[int, int] = (0, 0)
     empty_since_us: int = LONG_AGO_US
+    run: RunState | None = None
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
@@ -180,6 +204,12 @@ class ReadRules:
     def times(self) -> EventTimeRange | None:
         """Records whose event times are outside are not wanted; None: all are."""
         return self.planning.times
+
+    @property
+    def counts_runs(self) -> bool:
+        """Whether idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
+        may_wait = (self.announces or self.planning.max_drift_us is not None) and not self.planning.bounded
+        return may_wait and not (self.strategy.is_idleness_given or self.strategy.uses_source_watermarks)
 
     @property
     def earliest_us(self) -> int:

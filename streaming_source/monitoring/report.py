@@ -7,12 +7,12 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
-not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `locked`, `invalid`, `far` and
-`earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`, `availableNow`,
-`group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows` are the records
-of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have been late,
-`late` is the option, if that is `route`, `upstream` the checkpoint of a writer that holds the watermark, and `note`
-names the notes of the query's planners: see `planner_note`.
+not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `wasIdle`, `locked`, `invalid`,
+`far` and `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`,
+`availableNow`, `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows`
+are the records of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have
+been late, `late` is the option, if that is `route`, `upstream` the checkpoint of a writer that holds the watermark, and
+`note` names the notes of the query's planners: see `planner_note`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,7 @@ class WatermarkReport:
             "horizon": _text(_unless(explanation.horizon_us, MAX_WATERMARK), _BEGIN),
             "bounds": {**_bounds_to_json(explanation.bounds)},
             "availableNow": explanation.is_draining or None,
+            "countsRuns": explanation.counts_runs or None,
             "group": None if explanation.group is None else _member_to_json(explanation.group),
             "readsAt": _text(_unless(explanation.reads_at_us, MAX_WATERMARK)),
             "batch": None if explanation.batch is None else _batch_to_json(explanation.batch),
@@ -167,6 +168,7 @@ class WatermarkReport:
                 horizon_us=micros_of(found.get("horizon"), MAX_WATERMARK),
                 bounds=_bounds_from_json(found.get("bounds", {})),
                 is_draining=bool(found.get("availableNow", False)),
+                counts_runs=bool(found.get("countsRuns", False)),
                 group=_member_from_json(found["group"]) if "group" in found else None,
                 reads_at_us=micros_of(found.get("readsAt"), MAX_WATERMARK),
                 batch=_batch_from_json(found["batch"]) if "batch" in found else None,
@@ -225,6 +227,10 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["earlierRecord"] = {"time": _text(split.earlier.time_us), "place": split.earlier.place}
     if split.is_outlier:
         found["isOutlier"] = True
+    if split.missed_run:
+        found["missedRun"] = True
+    if split.was_idle:
+        found["wasIdle"] = True
     return found if split.place is None else found | {"place": split.place}
 
 
@@ -246,6 +252,8 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         invalid=found.get("invalid", 0),
         far=_far_from_json(found["farRecord"]) if "farRecord" in found else None,
         is_outlier=found.get("isOutlier", False),
+        missed_run=found.get("missedRun", False),
+        was_idle=found.get("wasIdle", False),
         earlier=_far_from_json(found["earlierRecord"]) if "earlierRecord" in found else None,
     )
 
@@ -377,6 +385,7 @@ def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offse
         "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
         "earlier": {str(at): split.earlier for at, split in splits.items() if split.earlier is not None},
         "outliers": [at for at, split in splits.items() if split.is_outlier],
+        "wasIdle": [at for at, split in splits.items() if split.was_idle],
         "needs": explanation.needed_bound_us,
         "late": "route" if explanation.routes_late else None,
         "upstream": explanation.upstream,
@@ -402,6 +411,7 @@ def report_of_offset(
         for why, numbers in facts.get("others", {}).items():
             for at in numbers:
                 waits_for[at] = WaitsFor(why)
+        silent = frozenset(offset.get("run", {}).get("silent", ()))
         splits = []
         for at, ((split_id, position), entry) in enumerate(zip(positions, offset["splits"], strict=True)):
             _, written, status, *more = entry
@@ -426,6 +436,8 @@ def report_of_offset(
                         invalid=facts.get("invalid", {}).get(str(at), 0),
                         far=FarRecord(*far) if (far := facts.get("far", {}).get(str(at))) else None,
                         is_outlier=at in facts.get("outliers", ()),
+                        missed_run=split_id in silent,
+                        was_idle=at in facts.get("wasIdle", ()),
                         earlier=FarRecord(*early) if (early := facts.get("earlier", {}).get(str(at))) else None,
                     )
                 )
@@ -438,6 +450,7 @@ def report_of_offset(
             horizon_us=facts.get("horizon", MAX_WATERMARK),
             bounds=_bounds_from_json(facts.get("bounds", {})),
             is_draining=facts.get("availableNow", False),
+            counts_runs="run" in offset,
             group=GroupMember(*facts["group"]) if "group" in facts else None,
             reads_at_us=facts.get("readsAt", MAX_WATERMARK),
             batch=None if batch is None else replace(batch, rows=facts.get("rows", 0 if facts else None)),

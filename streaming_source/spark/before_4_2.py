@@ -215,6 +215,8 @@ class ReaderBefore42(DataSourceStreamReader):
     # Whether the run is one of AvailableNow with the wrapper; whether all there is was planned.
     _is_wrapped: bool = field(default=False, init=False)
     _is_drained: bool = field(default=False, init=False)
+    # Whether the last micro-batch in the checkpoint is not committed: its run has not ended.
+    _continues_run: bool = field(default=False, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_start": None, "_end": None, "_parts": None}
@@ -287,10 +289,12 @@ class ReaderBefore42(DataSourceStreamReader):
             self.reader.prepareForTriggerAvailableNow()
             self.reader.getDefaultReadLimit()
             self._is_drained = True
-        steps, parts = [start], []
+        steps, parts = [_as_open(start) if self._continues_run else start], []
         while (end := self.reader.latestOffset(steps[-1], ReadAllAvailable())) is not steps[-1]:
             parts.append(self.reader.partitions(steps[-1], end))
             steps.append(end)
+        if not parts:
+            return start, []
         passed = [{name: value for name, value in step.items() if name != WHY} for step in steps[1:-1]]
         return {**steps[-1], STEPS: passed} if passed else steps[-1], _of_steps(parts)
 
@@ -342,6 +346,7 @@ class ReaderBefore42(DataSourceStreamReader):
         numbers = log.batches()
         if not numbers:
             return None
+        self._continues_run = numbers[-1] not in log.committed()
         offsets = log.read(numbers[-1]).parsed()
         own: list[Offset] = [offset for offset in offsets if codec.is_of_source(offset)]
         if len(own) > 1 or (not own and None not in offsets):
@@ -350,6 +355,12 @@ class ReaderBefore42(DataSourceStreamReader):
                 "must be once; give the checkpointLocation of the query that reads this frame"
             )
         return own[0] if own else None
+
+
+def _as_open(offset: Offset) -> Offset:
+    """The offset of a run that goes on: one micro-batch was all of it, and has its end."""
+    run = offset.get("run")
+    return {**offset, "run": {**run, "ended": False}} if isinstance(run, dict) and "ended" in run else offset
 
 
 def read_steps(reader: Reader42, start: Offset, end: Offset) -> list[InputPartition]:

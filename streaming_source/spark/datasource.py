@@ -154,7 +154,7 @@ class AlignedDataSource:
             options = with_secrets_shown(options)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)
         source, zone = kind.from_options(values), values["timeZone"] or zone
-        strategy = source_strategy_of(values, options) if source.emits_watermark else strategy_of(values)
+        strategy = (source_strategy_of if source.emits_watermark else strategy_of)(values, options)
         frame = frame_options(values, driver_host, None if zone is None else time_zone(zone))
         if zone is not None:
             source, strategy = in_zone(source, strategy, zone)

@@ -6,16 +6,18 @@
 `n` counts the states of the query. An entry of `splits` has the split as the connector writes it, its watermark (null
 before the first), and its status; then, if there are any, the number of late records, and the time since which the
 split has had nothing to read, in microseconds since the epoch. `empty_since` is the time since which the source has had
-no split, where it had one before. `routed` counts the late records that were routed; it is left out if there were none.
-`furthest` is the largest watermark of a split that has finished, where that is beyond the source's. `late_log` is the
-id of the late log, which locates them. `time_limit`, with `maxFutureSkew`, is the event time from which on times are
-invalid in the micro-batch that the offset ends. With a user's watermark generator, `generators` has its state by split
-id: a version, the state, and, if it is not the split's position, the position up to which the generator has read; then,
-with `maxFutureSkew`, the limits of the micro-batches in between, each as its last position and the limit. Equal states
-give equal texts. `why` has the reasons for the watermark: see `streaming_source.monitoring.report`. `finished` counts
-the splits that the last micro-batch read to their ends and that are not in `splits`, as they follow from the
-enumerator's state, and their records. `fixed` has the options by which event times are read. They must stay the same
-for the life of a checkpoint: its watermarks are valid for these event times alone.
+no split, where it had one before. `run`, where runs are counted (AvailableNow without `idleTimeout`), has the splits
+that brought nothing in it and count, whether the source was `empty`, and whether the run has `ended`. `routed` counts
+the late records that were routed; it is left out if there were none. `furthest` is the largest watermark of a split
+that has finished, where that is beyond the source's. `late_log` is the id of the late log, which locates them.
+`time_limit`, with `maxFutureSkew`, is the event time from which on times are invalid in the micro-batch that the offset
+ends. With a user's watermark generator, `generators` has its state by split id: a version, the state, and, if it is not
+the split's position, the position up to which the generator has read; then, with `maxFutureSkew`, the limits of the
+micro-batches in between, each as its last position and the limit. Equal states give equal texts. `why` has the reasons
+for the watermark: see `streaming_source.monitoring.report`. `finished` counts the splits that the last micro-batch read
+to their ends and that are not in `splits`, as they follow from the enumerator's state, and their records. `fixed` has
+the options by which event times are read. They must stay the same for the life of a checkpoint: its watermarks are
+valid for these event times alone.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
-from streaming_source.coordinator import ReadRules, SourceState
+from streaming_source.coordinator import ReadRules, RunState, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import OFFSET_VERSION, check_version, facts_of
 
@@ -106,6 +108,7 @@ class OffsetCodec:
             **({"generators": _generators_to_json(state)} if any(state.generators) else {}),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
             **({} if state.empty_since_us == LONG_AGO_US else {"empty_since": state.empty_since_us}),
+            **({} if state.run is None else {"run": _run_to_json(state.run)}),
             **({"routed": state.routed} if state.routed else {}),
             **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
@@ -152,6 +155,7 @@ class OffsetCodec:
                 time_limit_us=limit_us,
                 left_out=(int(left_out[0]), int(left_out[1])),
                 empty_since_us=int(offset.get("empty_since", LONG_AGO_US)),
+                run=_run_from_json(offset.get("run")),
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
@@ -243,6 +247,20 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             "exact one, and Spark would drop records that are not late; load with spark.readStream as before, or use a "
             "new checkpointLocation"
         )
+
+
+def _run_to_json(run: RunState) -> dict[str, Any]:
+    silent = {"silent": sorted(run.silent)} if run.silent else {}
+    return {**silent, **({"empty": True} if run.is_empty else {}), **({"ended": True} if run.has_ended else {})}
+
+
+def _run_from_json(written: Mapping[str, Any] | None) -> RunState | None:
+    if written is None:
+        return None
+    silent, is_empty, has_ended = written.get("silent", []), written.get("empty", False), written.get("ended", False)
+    if not all(isinstance(split_id, str) for split_id in silent):
+        raise TypeError(f"run.silent = {silent!r} must be ids of splits")
+    return RunState(frozenset(silent), is_empty is True, has_ended is True)
 
 
 def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:

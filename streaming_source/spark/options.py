@@ -49,6 +49,7 @@ SECRET_OPTIONS: Final = "secretOptions"
 """The option that has others with secret values: see `secret_options`."""
 
 _SECOND_US: Final = 1_000_000
+_IDLE_US: Final = 60 * _SECOND_US
 _WORTH_A_TASK: Final = 32_768
 """Fewest records for which another task saves more than it costs."""
 
@@ -96,9 +97,11 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "idleTimeout",
             optional_duration(1),
-            "A split with nothing left to read for this long no longer holds the watermark; `none`: never idle.",
-            60 * _SECOND_US,
-            "1 minute",
+            "A split with nothing left to read for this long no longer holds the watermark; `none`: never idle. Left "
+            "out, runs are counted in AvailableNow: a split that brings nothing in one is idle in the next one that "
+            "brings nothing of it either; see [Nightly runs](nightly-runs.md).",
+            _IDLE_US,
+            "1 minute; in AvailableNow the second run",
         ),
         Option("maxDrift", duration(), "How far any split is read ahead of the slowest one's reach."),
         Option(
@@ -452,8 +455,8 @@ def _time(option: str, written: str | None, zone: str | None) -> int | None:
     return int(us)
 
 
-def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
-    """The strategy that parsed values of `STRATEGY_OPTIONS`, and `watermarkRows`, describe.
+def strategy_of(values: Mapping[str, Any], given: Mapping[str, Any] = {}) -> WatermarkStrategy:
+    """The strategy that parsed values of `STRATEGY_OPTIONS`, and `watermarkRows`, describe; of the options `given`.
 
     `maxDrift` has two defaults. With the exact watermark drift costs state and never records, so it is unbounded.
     Without it drift would cost records, so it is `maxOutOfOrderness`. If the user gives neither bound, no split is held
@@ -470,10 +473,13 @@ def strategy_of(values: Mapping[str, Any]) -> WatermarkStrategy:
     if drift_us is None and not values["watermarkRows"]:
         drift_us = bound_us
     interval_us = values["updateInterval"]
+    # A minute that is written down is one that is meant.
+    is_idleness_given = values["idleTimeout"] != _IDLE_US or "idletimeout" in map(str.lower, given)
     return WatermarkStrategy(
         out_of_orderness_us=bound_us or 0,
         timestamp_assigner=RecordTimestampAssigner() if column is None else FieldTimestampAssigner(column, unit),
         idle_timeout_us=values["idleTimeout"],
+        is_idleness_given=is_idleness_given,
         alignment=None if drift_us is None else AlignmentParameters(group, drift_us, interval_us),
     )
 
@@ -487,7 +493,7 @@ def source_strategy_of(values: Mapping[str, Any], given: Mapping[str, Any]) -> W
                 f"option {name} = {value!r} beside watermarkFrom: the watermark is what the writers of the table "
                 "claim, and nothing is guessed; leave it out"
             )
-    made = strategy_of(values)
+    made = strategy_of(values, given)
     return replace(made, out_of_orderness_us=None, idle_timeout_us=None, uses_source_watermarks=True)
 
 
@@ -510,6 +516,8 @@ def read_rules(
     """Return the rules by which a stream is planned; `by_source` if the source emits one watermark for all splits."""
     if by_source:
         _check_by_source(options)
+    elif not (strategy.is_idleness_given or strategy.idle_timeout_us or strategy.uses_source_watermarks):
+        strategy = replace(strategy, idle_timeout_us=_IDLE_US)
     bound_us = strategy.out_of_orderness_us
     if options.reports:
         _check_reports(strategy, options)

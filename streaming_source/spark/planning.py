@@ -119,12 +119,14 @@ class StreamPlanning:
         with self._lock, self._noting({}) as note:
             return {**self._codec.encode(SourceState.initial()), WHY: {NOTE: note.name}}
 
-    def latest_offset(self, start: Offset, max_rows: int | None) -> Offset:
-        """Return the end of the next micro-batch; `start` itself if there is no work."""
+    def latest_offset(self, start: Offset, max_rows: int | None, *, once: bool = False) -> Offset:
+        """Return the end of the next micro-batch, or only one if it runs `once`; `start` itself if there is no work."""
         with self._lock, self._noting(start) as note:
             coordinator = self._coordinator
             self._standstill.end_batch()
             coordinator.end_batch()
+            if once and not coordinator.is_draining:
+                coordinator.drain(is_one_batch=True)
             if not coordinator.restored:
                 coordinator.restore(self._state_of(start))
                 self._give_up_late_after(start)
@@ -155,7 +157,7 @@ class StreamPlanning:
             if is_read_again:
                 # The micro-batch has records if it moved a split.
                 moved = any(now.position > then.position for then, now in after.since(before)) or any(after.left_out)
-                coordinator.restore(after, is_read_again=moved)
+                coordinator.restore(after, is_read_again=moved, continues_run=True)
                 self._give_up_late_after(end)
             if after.routed > before.routed and (late_log := self._late_log(end)) is not None:
                 late_log.write(before, after)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from streaming_source.spark.planning import StreamPlanning
     from streaming_source.spark.report_directory import ReportFiles
 
+_NO_LIMIT: Final = 2**62
+
 __all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "read_splits"]
 
 
@@ -57,9 +59,10 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     schema: pa.Schema
     shaper: RowShaper
     _made: StreamPlanning | None = field(default=None, init=False)
+    _has_named_limit: bool = field(default=False, init=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": None, "_has_named_limit": False}
 
     # ---- in the planner ------------------------------------------------------------------------------------------
 
@@ -73,7 +76,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark calls this method of each source of a query before it plans any of them.
             self._planning.join_group()
         max_rows = self.shaper.options.max_rows
-        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+        self._has_named_limit = True
+        # Always one, so that a run with Trigger.Once is known: Spark asks for all that there is in place of it.
+        return ReadMaxRows(_NO_LIMIT if max_rows is None else max_rows)
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
@@ -81,7 +86,8 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        return self._planning.latest_offset(start, _rows_of(limit))
+        once = self._has_named_limit and isinstance(limit, ReadAllAvailable)
+        return self._planning.latest_offset(start, _rows_of(limit), once=once)
 
     @plainly
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -197,7 +203,7 @@ def _rows_of(limit: ReadLimit) -> int | None:
     if isinstance(limit, ReadAllAvailable):
         return None
     if isinstance(limit, ReadMaxRows):
-        return limit.max_rows
+        return None if limit.max_rows == _NO_LIMIT else limit.max_rows
     raise OptionError(f"read limit {limit!r}: only a number of rows limits this source; use maxRowsPerTrigger")
 
 

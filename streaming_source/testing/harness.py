@@ -263,7 +263,8 @@ class SourceHarness:
         )
         if self.available_now:
             coordinator.drain()
-        coordinator.restore(self.state, is_read_again=self._before is not None)
+        is_read_again = self._before is not None
+        coordinator.restore(self.state, is_read_again=is_read_again, continues_run=is_read_again)
         return coordinator
 
     def _rules(self) -> ReadRules:

@@ -22,7 +22,7 @@ class Nights:
 
     def __init__(self, *, exact: bool, idle: bool = True, **splits: list[Element]) -> None:
         self.source = TestingSource(splits)
-        strategy = MINUTE if idle else STRATEGY
+        strategy = MINUTE if idle else STRATEGY.with_idleness("none")
         self.reading = SourceHarness(
             self.source, strategy, clock=self.source.clock, exact=exact, available_now=True, readers=1
         )

@@ -33,6 +33,7 @@ COMPARED = {
     "docs/bound.md": "docs/test_printed.py",
     "docs/first-query.md": "docs/test_examples.py",
     "docs/history.md": "docs/test_printed.py",
+    "docs/nightly-runs.md": "spark/test_nightly_runs.py",
     "docs/performance.md": "docs/test_examples.py",
     "docs/quick-start.md": "docs/test_examples.py",
     "docs/simulate.md": "cli/test_simulate.py",

@@ -81,6 +81,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("access denied", "troubleshooting/#permission-denied-or-access-denied"),
         ("empty result", "troubleshooting/"),
         ("late records", "troubleshooting/#records-come-late"),
+        ("nightly", "nightly-runs/"),
     ],
 )
 def test_a_search_for_what_is_seen_leads_to_its_page(index: Path, query: str, page: str) -> None:

@@ -17,7 +17,7 @@ from alignment.watermarks import LONG_AGO_US
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Remembered, Segment
 from streaming_source.connectors.files.split import FileSplit
-from streaming_source.coordinator import SourceState
+from streaming_source.coordinator import RunState, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
@@ -121,6 +121,17 @@ def test_an_offset_says_since_when_a_split_is_silent_and_an_older_one_says_nothi
 def test_what_is_no_offset_of_this_source_is_refused_with_the_reason(value: Any, message: str) -> None:
     with pytest.raises(OffsetError, match=message):
         CODEC.decode(value)
+
+
+@pytest.mark.parametrize("run", [None, RunState(frozenset("a"), False, True), RunState(frozenset(), True, False)])
+def test_an_offset_says_what_a_run_has_brought_where_runs_are_counted(run: RunState | None) -> None:
+    codec = OffsetCodec(FileSource("/logs"))
+    state = replace(SourceState.initial(), run=run)
+    offset = json.loads(json.dumps(codec.encode(state)))
+    assert codec.decode(offset).run == run
+    assert ("run" in offset) == (run is not None)
+    with pytest.raises(OffsetError, match="damaged"):
+        codec.decode({**offset, "run": {"silent": [1]}})
 
 
 def test_a_trailing_slash_is_no_other_source() -> None:

@@ -13,6 +13,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source import required_delay
 from streaming_source.api.options import OptionSet, arguments, duration_field, durations_as_timedelta, option, text
 from streaming_source.connectors.files import FileSource
+from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import (
@@ -216,3 +217,22 @@ def test_without_a_group_max_drift_is_of_the_splits_of_the_source_alone() -> Non
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment(None, "1 minute")
     rules = read_rules(strategy, FrameOptions(watermark_rows=True), bounded=False)
     assert (rules.group, rules.planning.max_drift_us) == (None, 60_000_000)
+
+
+def test_idleness_that_nobody_decided_is_a_minute_in_a_stream_and_counted_in_runs_elsewhere() -> None:
+    frame = frame_options(ALL.parse({"eventTimeColumn": "ts", "watermarkRows": EMITTED}))
+
+    def rules(strategy: WatermarkStrategy) -> ReadRules:
+        return read_rules(strategy, frame, bounded=False)
+
+    def given(**options: str) -> ReadRules:
+        values = {"eventTimeColumn": "ts", "watermarkRows": EMITTED, **options}
+        return rules(strategy_of(ALL.parse(values), values))
+
+    bounded = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+    for made in (given(), rules(bounded)):
+        assert (made.counts_runs, made.strategy.idle_timeout_us) == (True, 60_000_000)
+    for made in (given(idleTimeout="1 minute"), rules(bounded.with_idleness("1 minute"))):
+        assert (made.counts_runs, made.strategy.idle_timeout_us) == (False, 60_000_000)
+    for made in (given(idleTimeout="none"), rules(bounded.with_idleness("none"))):
+        assert (made.counts_runs, made.strategy.idle_timeout_us) == (False, None)

@@ -7,7 +7,7 @@ from typing import Final
 
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
-from alignment.explain import Cause, Explanation, WaitsFor
+from alignment.explain import Cause, Explanation, WaitsFor, silent_in_run
 from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.causes import of_query, of_records, of_waits
@@ -63,7 +63,7 @@ def sentence(explanation: Explanation) -> str:
     """Why the watermark is where it is, who waits for others, what was late, and what outside of the range. O(n)."""
     rule = _rule_of(explanation)
     parts = [rule.says(explanation), *_pinned(explanation), *_before_a_leap(explanation)]
-    parts += [*_at_the_limit(explanation), *_idle_ones(explanation)]
+    parts += [*_at_the_limit(explanation), *filter(None, [silent_in_run(explanation)]), *_idle_ones(explanation)]
     if explanation.away is not None and rule.cause is not Cause.SOURCE:
         parts.append(f"Not all splits can be reached: {explanation.away}.")
     return " ".join([*parts, *_late(explanation, rule), *_outside(explanation)])
@@ -130,7 +130,9 @@ def _late(explanation: Explanation, rule: Rule) -> list[str]:
         return []
     if late:
         worst = sorted(late, key=lambda split_id: -late[split_id])
-        return [f"{counted(sum(late.values()), 'record')} came late, of {named(worst)}."]
+        came_back = [split.split_id for split in explanation.splits if split.was_idle]
+        idle = f"; {named(came_back)} had been idle" if came_back else ""
+        return [f"{counted(sum(late.values()), 'record')} came late, of {named(worst)}{idle}."]
     return [] if rule.cause is Cause.ENDED else ["Nothing has come late."]
 
 

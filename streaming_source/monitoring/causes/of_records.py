@@ -195,10 +195,11 @@ def _says_idle(explanation: Explanation) -> str:
 
 
 def _see_the_producers(reports: Sequence[Explanation]) -> Iterator[Advice]:
+    long = "two runs in a row" if reports[-1].counts_runs else "idleTimeout"
     yield Advice(
         "source",
-        "Nothing has come for idleTimeout: see whether the producers write. The watermark goes on with the next "
-        "record; windows that end later than it stay open until then.",
+        f"Nothing has come for {long}: see whether the producers write. The watermark goes on with the next record; "
+        "windows that end later than it stay open until then.",
     )
 
 
@@ -383,16 +384,20 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
     unknown: Counter[str] = Counter()
     # Behind the watermark all records of a split are late until it has caught up, for the reason for which it is there.
     behind: dict[str, Counter[str]] = {}
-    if len(reports) == 1:
-        cause = unknown if reports[0].needed_bound_us is None else disordered
-        cause.update({split.split_id: split.late for split in reports[0].splits if split.late})
+    # Before the first report there is none to compare it with: only its planner knows why a record was late.
+    for split in reports[0].splits:
+        if split.was_idle and split.late:
+            behind[split.split_id] = came_back
+            came_back[split.split_id] += split.late
+        elif len(reports) == 1 and split.late:
+            (unknown if reports[0].needed_bound_us is None else disordered)[split.split_id] += split.late
     for before, after in pairwise(reports):
         known = {split.split_id: split for split in before.splits}
         for split in after.splits:
             last = known.get(split.split_id)
             if last is None or last.watermark == MIN_WATERMARK:
                 cause = joined
-            elif last.status is SplitStatus.IDLE:
+            elif last.status is SplitStatus.IDLE or (split.was_idle and not last.was_idle):
                 cause = came_back
             elif last.watermark < before.watermark:
                 cause = behind.get(split.split_id, unknown)
@@ -412,10 +417,13 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "bound covers how many records.",
         )
     if came_back and bounds.idle_timeout_us is not None:
+        longer = f"A longer idleTimeout than {format_duration(bounds.idle_timeout_us)}"
+        if reports[-1].counts_runs:
+            longer = "It had brought nothing in two runs in a row: an idleTimeout longer than it may be away, or none,"
         yield Advice(
             "idleTimeout",
             f"{counted(came_back.total(), 'record')} of {named(came_back)} came late because their split had been "
-            f"idle. A longer idleTimeout than {format_duration(bounds.idle_timeout_us)} would have waited for them.",
+            f"idle. {longer} would have waited for them.",
         )
     if joined:
         kept = "late=route keeps such records for late_records"

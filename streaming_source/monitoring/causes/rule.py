@@ -74,6 +74,8 @@ def because(explanation: Explanation, why: str, idle: str | None = None) -> str:
 def becomes_idle(explanation: Explanation, holder: SplitExplanation, never: str = "") -> str:
     """When a split that holds the watermark is idle; `never` if it is not going to be."""
     idle_at_us, near_us = explanation.idle_at_us(holder), explanation.at_us
+    if explanation.counts_runs and explanation.is_draining:
+        return "; it is idle in the next run that brings nothing of it either" if holder.missed_run else ""
     if idle_at_us is None:
         return never if explanation.bounds.idle_timeout_us is None else ""
     if explanation.is_draining:
