@@ -64,6 +64,8 @@ class GroupFile(GroupLocation):
                 return [member for member in members if member not in dead]
         except sqlite3.Error as error:
             raise SourceError(str(error)) from error
+        except ValueError as error:
+            raise SourceError(f"{self} has a damaged report: {error}; remove the file") from None
 
     def remove(self, group: str, source_id: str) -> None:
         try:

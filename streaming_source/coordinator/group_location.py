@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 from uuid import getnode, uuid4
 
-from alignment.combine import SplitStatus
 from alignment.group_events import Member
-from alignment.groups import Lookahead, SourceReport, TriggerPart
+from streaming_source.from_data import as_id, as_json, as_value
 
 __all__ = ["GroupLocation", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
@@ -22,6 +21,8 @@ _PROC: Final = Path("/proc")
 
 _FOREIGN_LEASE_US: Final = 600 * 1_000_000
 """How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
+
+_MOST_PID: Final = 2**31 - 1
 
 _ALWAYS_THERE: Final = 0
 """Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
@@ -33,14 +34,12 @@ def member_to_json(member: Member) -> str:
 
 
 def member_from_json(text: str) -> Member:
-    """The member that a text is of."""
-    values = json.loads(text)
-    report = values["report"]
-    if (part := report["part"]) is not None:
-        lookahead = part["lookahead"]
-        part = TriggerPart(**{**part, "lookahead": None if lookahead is None else Lookahead(**lookahead)})
-    status = SplitStatus(report["status"])
-    return Member(**{**values, "report": SourceReport(**{**report, "part": part, "status": status})})
+    """The member that a text is of; raises a `ValueError` if its values are of other types, or impossible."""
+    member = as_value(Member, as_json(text))
+    as_id(member.source_id)
+    if not 0 <= member.pid <= _MOST_PID or member.until_us < member.at_us or member.report.max_drift_us < 0:
+        raise ValueError("its process, its lease or its drift cannot be")
+    return member
 
 
 def seen_from_another_host(member: Member, shift_us: int = 0) -> Member:

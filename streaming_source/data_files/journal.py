@@ -29,6 +29,7 @@ from alignment.exceptions import AlignmentError
 from streaming_source.data_files.faults import StoreRetries, store_fault
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions, without_secrets
 from streaming_source.exceptions import OffsetError, OptionError, SourceError
+from streaming_source.from_data import as_json
 
 __all__ = ["Journal", "from_json", "to_json"]
 
@@ -208,7 +209,7 @@ def to_json(version: int, values: Mapping[str, Any]) -> bytes:
 
 def from_json(version: int, content: bytes) -> dict[str, Any]:
     """Return the values of an entry that `to_json` made; an `OffsetError` is raised for another version."""
-    values: dict[str, Any] = json.loads(content)
+    values: dict[str, Any] = as_json(content)
     if values["v"] != version:
         raise OffsetError(f"it is of version {values['v']}: upgrade spark-watermark-alignment everywhere")
     return values

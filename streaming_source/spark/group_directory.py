@@ -8,9 +8,11 @@ wall clocks agree closely, and none can see the processes of another planner.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from alignment.group_events import Member
@@ -24,13 +26,27 @@ from streaming_source.coordinator.group_location import (
 from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import SourceError
+from streaming_source.from_data import as_value
 
 __all__ = ["GroupDirectory"]
 
 _VERSION: Final = 2
 
+_ENTRY: Final = re.compile(r"[0-9a-f]{32}\.json")
+"""Name of an entry: the id of its member."""
+
 _LOOK_S: Final = {True: 0.05, False: 1.0}
 """Shortest time between two listings of the directory, by whether it is local: a remote listing takes requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What an entry has: the host of its member, how far the wall clock there is ahead, and the member as text."""
+
+    v: int
+    host: str
+    shift_us: int
+    member: str
 
 
 class GroupDirectory(GroupLocation):
@@ -118,16 +134,19 @@ class GroupDirectory(GroupLocation):
     def _read(self, group: str) -> list[Member] | SourceError:
         journal = self._of(group)
         try:
-            return [*journal.read(journal.names(), self._member).values()]
+            names = filter(_ENTRY.fullmatch, journal.names())
+            # What a member says of its id is data, and by the id its entry is removed.
+            found = journal.read(names, self._member).items()
+            return [member for name, member in found if name == f"{member.source_id}.json"]
         except SourceError as error:
             return error
 
     def _member(self, content: bytes) -> Member:
-        entry = from_json(_VERSION, content)
-        member = member_from_json(entry["member"])
-        if entry["host"] == self._host:
+        entry = as_value(_Entry, from_json(_VERSION, content))
+        member = member_from_json(entry.member)
+        if entry.host == self._host:
             return member
-        return seen_from_another_host(member, entry["shift_us"] - (self._wall_us() - self._now_us()))
+        return seen_from_another_host(member, entry.shift_us - (self._wall_us() - self._now_us()))
 
     def _remove(self, group: str, source_ids: list[str]) -> None:
         looked_s, found = self._found.get(group, (0.0, []))

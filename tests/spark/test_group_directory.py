@@ -90,9 +90,9 @@ def test_a_run_that_was_killed_on_another_host_holds_the_group_for_minutes_and_n
 
 def test_a_process_that_has_ended_on_this_host_holds_nobody_back(tmp_path: Path, join: Join, clock: Time) -> None:
     fast, now_us = join("a"), clock.of("a")()
-    ended = Member("gone", "slow", 2**22 + 1, now_us, now_us + LEASE_US, SourceReport(10, 200, 201))
+    ended = Member("9" * 32, "slow", 2**22 + 1, now_us, now_us + LEASE_US, SourceReport(10, 200, 201))
     fast.location.exchange("g", ended, lambda member: False)
-    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == ["gone"]
+    assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == ["9" * 32]
     assert report(fast, 1_000, 1_001) == MAX_WATERMARK
     # It is forgotten, and its file with it.
     assert [path.stem for path in (tmp_path / "groups").rglob("*.json")] == [fast.membership.source_id]
