@@ -35,8 +35,8 @@ PAGES = {
 }
 """File of the repository -> page of the site; a page of docs/ has its own name."""
 
-_BOOSTS = {"options.md": 4, "troubleshooting.md": 8}
-"""Who searches for an option wants its row, and who has trouble the page that has its cause."""
+_BOOSTS = {"files.md": 8, "index.md": 12, "options.md": 4, "troubleshooting.md": 8}
+"""Who searches for an option wants its row, for a format its page, and who has trouble the page that has its cause."""
 
 _PLACES = {page: file for file, page in PAGES.items()}
 _LINK = re.compile(r"(?<=\]\()(?!https?://|#|mailto:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")

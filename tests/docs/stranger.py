@@ -50,7 +50,8 @@ class Walk:
 
 def commands(page: Path) -> list[str]:
     """The command lines of a page that are to be pasted."""
-    return [line for block in blocks(page) if block.language == "bash" for line in block.text.splitlines()]
+    text = "".join(block.text for block in blocks(page) if block.language == "bash")
+    return [" ".join(line.split()) for line in text.replace("\\\n", " ").splitlines()]
 
 
 def walk(folder: Path) -> Walk:

@@ -81,6 +81,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ("access denied", "troubleshooting/#permission-denied-or-access-denied"),
         ("empty result", "troubleshooting/"),
         ("late records", "troubleshooting/#records-come-late"),
+        ("when not to use", "#what-it-costs-and-when-not-to-use-it"),
+        ("csv", "files/#csv-json-and-text-lines-and-records"),
         ("nightly", "nightly-runs/"),
     ],
 )
