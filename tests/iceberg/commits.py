@@ -6,6 +6,7 @@ import json
 import sqlite3
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -118,6 +119,7 @@ def add_data_file(
     partition: Record | None = None,
     snapshot_id: int | None = None,
     key_metadata: bytes | None = None,
+    nulls: Mapping[int, int] | None = None,
 ) -> int:
     """Commit a data file that is there, with these bounds and no others; return the snapshot's id."""
     table.refresh()
@@ -130,7 +132,9 @@ def add_data_file(
     found = partition or Record()
     low, high = dict(low or {}), dict(high or {})
     producer.append_data_file(
-        _data_file(location, found, spec_id, count, size, file_format, content, low, high, key_metadata)
+        _data_file(
+            location, found, spec_id, count, size, file_format, content, low, high, key_metadata, dict(nulls or {})
+        )
     )
     producer.commit()
     transaction.commit_transaction()
@@ -192,6 +196,7 @@ def _data_file(
     low: dict[int, bytes],
     high: dict[int, bytes],
     key_metadata: bytes | None = None,
+    nulls: Mapping[int, int] = MappingProxyType({}),
 ) -> DataFile:
     file = DataFile.from_args(
         content=content,
@@ -202,7 +207,7 @@ def _data_file(
         file_size_in_bytes=size,
         column_sizes={},
         value_counts={},
-        null_value_counts={},
+        null_value_counts=dict(nulls),
         nan_value_counts={},
         lower_bounds=low,
         upper_bounds=high,

@@ -16,9 +16,21 @@ from alignment import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.exceptions import MalformedDataError
+from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.testing import SourceHarness
 from tests.iceberg.commits import add_data_file
-from tests.iceberg.tables import SECOND, append, batch_times, create, harness, properties_in, rows, times
+from tests.iceberg.tables import (
+    SECOND,
+    append,
+    batch_times,
+    catalog_options,
+    create,
+    harness,
+    properties_in,
+    rows,
+    times,
+)
+from tests.spark.reading import rows_emitted
 
 
 def write(path: Path, times_us: list[int | None]) -> str:
@@ -73,6 +85,26 @@ def test_bounds_that_are_not_reached_hold_all_the_same(tmp_path: Path) -> None:
     assert times(done) == batch_times(table) == [1 * SECOND, 3 * SECOND, 5 * SECOND]
 
 
+def test_an_upper_bound_is_good_to_its_millisecond(tmp_path: Path) -> None:
+    """The metadata that Delta writes of a table in the format of Iceberg cut times to milliseconds."""
+    table = create(tmp_path)
+    location = write(tmp_path / "a.parquet", [1_111_111, 2_222_999])
+    add_data_file(table, location, 2, low=bound(1_111_000), high=bound(2_222_000), nulls={1: 0})
+    done = harness(tmp_path)
+
+    done.run()
+
+    assert times(done) == [1_111_111, 2_222_999]
+    options = {f"catalog.{name}": value for name, value in catalog_options(tmp_path).items()}
+    options |= {"path": "db.t", "catalog.name": "tests", "eventTimeColumn": "ts", "timeZone": "UTC"}
+    within = AlignedDataSource.of_format(
+        "aligned_iceberg", rows_emitted({**options, "eventTimeFrom": "1970-01-01T00:00:02.222500Z"})
+    )
+    reader = within.times_reader()
+    read = pa.concat_tables(pa.Table.from_batches([b]) for part in reader.partitions() for b in reader.read(part))
+    assert read.column(2).cast(pa.int64()).to_pylist() == [2_222_999]
+
+
 @pytest.mark.parametrize(
     ("kind", "assigner"),
     [
@@ -103,7 +135,10 @@ def test_event_times_of_any_type_are_bounded(tmp_path: Path, kind: pa.DataType, 
     done.run()
 
     assert listed["low_us"].null_count == 0, "taken from footers"
-    assert in_order(done) == sorted(listed["low_us"].to_pylist()) == sorted(listed["high_us"].to_pylist())
+    assert in_order(done) == sorted(listed["low_us"].to_pylist())
+    # These times are whole milliseconds: an upper bound of a moment is good to its own.
+    wider = 999 if pa.types.is_timestamp(kind) else 0
+    assert [time + wider for time in in_order(done)] == sorted(listed["high_us"].to_pylist())
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(12, 2)], ids=str)

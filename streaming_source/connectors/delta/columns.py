@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Schema
 from alignment import arrow_compute as pc
 from alignment.arrow_times import UTC, parse_iso8601
 from streaming_source.data_files.file import StoredColumn
-from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError, UnsupportedOperationError
 
 __all__ = ["HAS_ZONE", "DeltaColumns", "check_change", "is_moment"]
 
@@ -89,12 +89,24 @@ class DeltaColumns:
     # ---- partition values --------------------------------------------------------------------------------------------
 
     def given(self, values: Mapping[str, str | None], path: str, read: Collection[str]) -> dict[str, pa.Scalar]:
-        """Return those columns of a file's partition that are read by their names for users, from the log's texts."""
-        return {name: self.values(name, [values], path)[0] for name in self.partition_columns if name in read}
+        """Return those columns of a file's partition that are read by their names for users, from the log's texts.
+
+        The file of another version may be partitioned otherwise than the table is now: it has other columns itself.
+        """
+        return {name: self.values(name, [values], path)[0] for name in read if self.is_partition(name, values)}
+
+    def is_partition(self, name: str, values: Mapping[str, str | None]) -> bool:
+        """Return whether the partition of a file has a column."""
+        return bool(values) and (name in values or self.physical([name])[0] in values)
 
     def values(self, name: str, partitions: Sequence[Mapping[str, str | None]], path: str) -> pa.Array:
         """Return a column of partitions, from the texts in the log; `path` is a file of them."""
         stored, kind = self.physical([name])[0], self.schema.field(name).type
+        if pa.types.is_binary(kind):
+            raise UnsupportedOperationError(
+                f"{unquote(path)}: partition column {name!r} is {kind}, whose values writers put down in several ways; "
+                "leave it out with option columns, or out of the partitioning"
+            )
         texts = pa.array([values.get(stored, values.get(name)) for values in partitions], pa.string())
         # The protocol writes null as an empty text too.
         texts = pc.if_else(pc.equal(texts, ""), None, texts)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +30,7 @@ __all__ = [
     "path_in_table",
     "reached_version",
     "read_commit",
+    "whole_checkpoints",
 ]
 
 _LOOKED_BACK: Final = 1_000
@@ -114,7 +115,8 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             else:
                 latest |= action
         info = latest.get("commitInfo") or {}
-        made = info.get("inCommitTimestamp", info.get("timestamp"))
+        made = info.get("inCommitTimestamp")
+        made = info.get("timestamp") if made is None else made
         return Actions(
             version,
             adds,
@@ -145,6 +147,27 @@ def commit_digest(filesystem: fs.FileSystem, root: str, version: int) -> str | N
     return None if written is None else blake2b(written, digest_size=6).hexdigest()
 
 
+def whole_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
+    """Return the files of the checkpoints in a log, by version, without those of which a part is missing.
+
+    A checkpoint has one file, or `parts` that are numbered: `VERSION.checkpoint.PART.PARTS.parquet`.
+    """
+    found = dict[int, list[str]]()
+    parts = dict[tuple[int, int], list[str]]()
+    for name in names:
+        number, *rest = name.split(".")
+        if not (number.isdigit() and rest[:1] == ["checkpoint"]):
+            continue
+        if len(rest) == 4 and rest[2].isdigit():
+            parts.setdefault((int(number), int(rest[2])), []).append(name)
+        elif rest[-1] in ("parquet", "json"):
+            found.setdefault(int(number), []).append(name)
+    for (version, expected), of in parts.items():
+        if len(of) == expected:
+            found.setdefault(version, of)
+    return found
+
+
 @dataclass(frozen=True)
 class LogFiles:
     """What the folder of a log has.
@@ -154,7 +177,7 @@ class LogFiles:
     commits
         When the file of each commit was written, in nanoseconds, by version; None where the store does not say.
     checkpoints
-        Versions that are written down as a whole.
+        Versions that are written down as a whole, in files of which none is missing.
     """
 
     commits: Mapping[int, int | None]
@@ -163,14 +186,13 @@ class LogFiles:
     @staticmethod
     def listed(filesystem: fs.FileSystem, root: str) -> LogFiles:
         """List the log. O(its files)."""
-        commits, checkpoints = dict[int, int | None](), set[int]()
-        for entry in filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True)):
+        commits = dict[int, int | None]()
+        found = filesystem.get_file_info(fs.FileSelector(f"{root}/_delta_log", allow_not_found=True))
+        for entry in found:
             number, _, rest = entry.base_name.partition(".")
             if number.isdigit() and rest == "json":
                 commits[int(number)] = entry.mtime_ns
-            elif number.isdigit() and rest.startswith("checkpoint."):
-                checkpoints.add(int(number))
-        return LogFiles(commits, frozenset(checkpoints))
+        return LogFiles(commits, frozenset(whole_checkpoints(entry.base_name for entry in found)))
 
     @cached_property
     def newest(self) -> int:
@@ -193,9 +215,10 @@ class LogFiles:
         return min((version for version in self.checkpoints if version >= self.oldest_commit - 1), default=self.newest)
 
     def times_ms(self, filesystem: fs.FileSystem, root: str) -> list[tuple[int, int]]:
-        """Return when each of the newest commits without a gap was made, in milliseconds; they do not go back.
+        """Return when each of the newest commits without a gap was made, in milliseconds, rising.
 
-        As the commit says it, else by the time of its file, as in Spark. O(commits), each of which is read.
+        As the commit says it, else by the time of its file. One that is not after the one before it, as its clock went
+        back, is taken to be a millisecond after it, as in Spark. O(commits), each of which is read.
 
         Raises
         ------
@@ -216,17 +239,24 @@ class LogFiles:
 
         versions = range(self.oldest_commit, self.newest + 1)
         with ThreadPoolExecutor(_READERS) as pool:
-            return list(zip(versions, accumulate(pool.map(time_ms, versions), max), strict=True))
+            rising = accumulate(pool.map(time_ms, versions), lambda before, at_ms: max(at_ms, before + 1))
+            return list(zip(versions, rising, strict=True))
 
 
 def reached_version(filesystem: fs.FileSystem, root: str) -> int:
-    """Return a version that the table has reached, at least that of the last checkpoint. O(1) where there is one."""
+    """Return a version that the table has reached, at least that of the last checkpoint; -1 of a table that is gone.
+
+    O(1) where the log has the commit of the checkpoint that it names.
+    """
     try:
         with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
-            return int(json.loads(bytes(stream.read()))["version"])
+            version = int(json.loads(bytes(stream.read()))["version"])
+        if filesystem.get_file_info(log_path(root, version)).type != fs.FileType.NotFound:
+            return version
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         # It need not be named.
-        return LogFiles.listed(filesystem, root).newest
+        pass
+    return LogFiles.listed(filesystem, root).newest
 
 
 def newest_commits(

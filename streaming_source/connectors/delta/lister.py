@@ -18,6 +18,7 @@ from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
 from streaming_source.connectors.delta.commits import (
     Actions,
+    LogFiles,
     commit_digest,
     path_in_table,
     reached_version,
@@ -33,13 +34,13 @@ from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.data_files.stores import without_secrets
-from streaming_source.exceptions import DataLossError, SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import path_below
 
 __all__ = ["DeltaLister"]
 
 _LOOKS: Final = 60
-"""Of so many looks that find nothing one asks whether the log was cleaned up meanwhile; the first one does."""
+"""Of so many looks that find nothing one asks whether the log is still there whole; the first one does."""
 
 _ORDER: Final = [("modification_time", "ascending"), ("path", "ascending")]
 
@@ -100,7 +101,6 @@ class DeltaLister:
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
         self._columns = DeltaColumns.of_table(table, zone)
         self._columns_of = table.version()
-        self._check_partitions()
         self._opened: deltalake.DeltaTable | None = table
         self._started: Start | None = None
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
@@ -118,15 +118,6 @@ class DeltaLister:
             self._started = self._start(self._opened)
         return self._started
 
-    def _check_partitions(self) -> None:
-        for name in self._columns.partition_columns:
-            kind = self._columns.schema.field(name).type
-            if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-                raise UnsupportedOperationError(
-                    f"{self._title}: partition column {name!r} is {kind}, whose values are not read; leave it out of "
-                    "the partitioning"
-                )
-
     # ---- a version ---------------------------------------------------------------------------------------------------
 
     def snapshot(self, version: int) -> pa.Table:
@@ -137,7 +128,7 @@ class DeltaLister:
         # The order of Delta's own source.
         actions = pa.table(table.get_add_actions(flatten=False)).sort_by(_ORDER)
         partitions = None
-        if self._columns.partition_columns:
+        if "partition" in actions.schema.names:
             partitions = self._texts_of_partitions(actions["partition"], table)
         bounds = self._statistics.bounds_in_snapshot(actions, partitions or ())
         deleted, deletes = self._deleted.load(version, table), None
@@ -167,8 +158,9 @@ class DeltaLister:
         """The values of partitions as the log writes them, by their names in the log."""
         partition = as_array(column)
         names, texts = [], []
+        of_version = DeltaColumns.of_table(table)
         for field in partition.type:
-            names.append(self._columns.physical([field.name])[0])
+            names.append(of_version.physical([field.name])[0])
             values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
             texts.append(self._texts_of_moments(values, field.name, table) if is_moment(field.type) else _texts(values))
         return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
@@ -229,7 +221,16 @@ class DeltaLister:
             )
         if self._empty_looks % _LOOKS != 1:
             return None
-        reached = max(self._columns_of, reached_version(self._filesystem, self._root))
+        reached = reached_version(self._filesystem, self._root)
+        if reached < version - 1 and self.digest(version - 1) is None:
+            newest = LogFiles.listed(self._filesystem, self._root).newest
+            if newest < version - 1:
+                has = "is not there any more" if newest < 0 else f"is at version {newest}"
+                return Broken(
+                    f"{self._title} {has}, and version {version - 1} was read: its folder was deleted",
+                    "Restore it, or start with a new checkpointLocation where there is a table",
+                )
+        reached = max(self._columns_of, reached)
         # It may have been written meanwhile.
         if reached < version or read_commit(self._filesystem, self._root, version) is not None:
             return None
@@ -279,11 +280,6 @@ class DeltaLister:
             return
         now = DeltaColumns.of_action(metadata)
         check_change(self._title, version, self._columns, now, self._schema.names)
-        if now.partition_columns != self._columns.partition_columns:
-            raise SchemaError(
-                f"{self._title}, version {version}, is partitioned by {', '.join(now.partition_columns) or 'nothing'}, "
-                f"and was by {', '.join(self._columns.partition_columns) or 'nothing'}; start the query again"
-            )
         known = self._columns.by_physical_name()
         new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known}
         self._new_columns.report(f"{self._title}, version {version},", new)

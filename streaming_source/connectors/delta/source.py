@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from streaming_source.connectors.delta.commits import (
     read_commit,
 )
 from streaming_source.connectors.delta.lister import DeltaLister
+from streaming_source.connectors.delta.log_copy import open_copy
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import storage_options
 from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, NewestMicroBatches
@@ -36,6 +38,8 @@ from streaming_source.data_files.stores import Root, StorageOptions, without_sec
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
 __all__ = ["DeltaSource"]
+
+_log = logging.getLogger(__name__)
 
 FilesOutside: TypeAlias = Literal["read", "fail"]
 
@@ -281,9 +285,8 @@ class DeltaSource(TableSource):
     def _open_table(self, version: int | None) -> deltalake.DeltaTable:
         """Load a version; the newest one for None."""
         filesystem, root = self.root.open()
-        uri = root if filesystem.type_name == "local" else self.path
         try:
-            table = deltalake.DeltaTable(uri, version=version, storage_options=storage_options(self.path, self.storage))
+            table = self._load_table(filesystem, root, version)
         except TableNotFoundError as error:
             if version is not None:
                 # What the log has of a version may be cleaned up altogether.
@@ -298,9 +301,6 @@ class DeltaSource(TableSource):
                 "with format aligned_files"
             ) from None
         except DeltaError as error:
-            # It names no feature of a table that it does not understand, or one alone.
-            if (found := latest_protocol(filesystem, root)) is not None:
-                check_protocol(self.title, *found)
             if version is None:
                 raise MalformedDataError(
                     f"path: {without_secrets(self.path)} cannot be read as a Delta table: {_first_line(error)}; "
@@ -310,6 +310,23 @@ class DeltaSource(TableSource):
         protocol = table.protocol()
         check_features(self.title, table.version(), protocol.min_reader_version, protocol.reader_features or ())
         return table
+
+    def _load_table(self, filesystem: fs.FileSystem, root: str, version: int | None) -> deltalake.DeltaTable:
+        is_local = filesystem.type_name == "local"
+        options = storage_options(self.path, self.storage)
+        if not (is_local and "%" in root):
+            try:
+                return deltalake.DeltaTable(root if is_local else self.path, version=version, storage_options=options)
+            except TableNotFoundError:
+                raise
+            except DeltaError as error:
+                # It names no feature of a table that it does not understand, or one alone.
+                if (found := latest_protocol(filesystem, root)) is not None:
+                    check_protocol(self.title, *found)
+                if version is not None and version > self._log().newest:
+                    raise
+                _log.warning("%s: %s; what its log has is read without that", self.title, _first_line(error))
+        return open_copy(filesystem, root, lambda folder: deltalake.DeltaTable(folder, version=version))
 
     def _lost(self, version: int, error: DeltaError) -> DataLossError:
         return DataLossError(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds, whole_milliseconds
+from streaming_source.connectors.tables.time_bounds import (
+    NO_TIMES,
+    TimeBounds,
+    end_of_milliseconds,
+    whole_milliseconds,
+)
 
 __all__ = ["FileStatistics", "as_array"]
-
-_TRUNCATED_US: Final = 999
-"""By how much a maximum in the log may be too small: Delta cuts times to milliseconds."""
-
 
 Bounds: TypeAlias = tuple[pa.Array, pa.Array, pa.Array]
 
@@ -37,7 +38,7 @@ class FileStatistics:
         bounds, unknown = self._bounds, _unknown(actions.num_rows)
         if bounds is None or not actions.num_rows:
             return unknown
-        if bounds.path[0] in self._columns.partition_columns:
+        if partitions and self._columns.is_partition(bounds.path[0], partitions[0]):
             return self._of_partition(bounds.path[0], partitions, str(actions["path"][0]))
         path = self._columns.physical(bounds.path)
         low, high, nulls = (_inside(actions, kind, path) for kind in ("min", "max", "null_count"))
@@ -46,36 +47,39 @@ class FileStatistics:
         rows = as_array(actions["num_records"])
         is_empty = pc.equal(rows, 0) if nulls is None else pc.or_kleene(pc.equal(rows, 0), pc.equal(rows, nulls))
         complete = pa.repeat(pa.scalar(False), len(rows)) if nulls is None else pc.fill_null(pc.equal(nulls, 0), False)
-        return (*self._converted(low, high, pc.fill_null(is_empty, False), _TRUNCATED_US), as_array(complete))
+        return (*self._converted(low, high, pc.fill_null(is_empty, False)), as_array(complete))
 
     def bounds_in_log(self, adds: list[Mapping[str, Any]]) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
         """Of the files that a commit adds, as its JSON has them; and how many rows they have."""
-        stats = [json.loads(add.get("stats") or "{}") for add in adds]
-        return (*self._in_log(adds, stats), pa.array([of.get("numRecords") for of in stats], pa.int64()))
+        stats = [_statistics_of(add) for add in adds]
+        return (*self._in_log(adds, stats), pa.array([of["numRecords"] for of in stats], pa.int64()))
 
-    def _in_log(self, adds: list[Mapping[str, Any]], stats: list[Mapping[str, Any]]) -> Bounds:
+    def _in_log(self, adds: list[Mapping[str, Any]], stats: list[dict[str, Any]]) -> Bounds:
         bounds = self._bounds
         if bounds is None or not adds:
             return _unknown(len(adds))
-        if bounds.path[0] in self._columns.partition_columns:
-            partitions = [add.get("partitionValues") or {} for add in adds]
+        partitions = [add.get("partitionValues") or {} for add in adds]
+        is_partition = [self._columns.is_partition(bounds.path[0], values) for values in partitions]
+        if all(is_partition):
             return self._of_partition(bounds.path[0], partitions, adds[0]["path"])
+        if any(is_partition):
+            return _unknown(len(adds))
         path = self._columns.physical(bounds.path)
         low, high = (
             _from_json([_at(of.get(kind), path) for of in stats], bounds.data_type)
             for kind in ("minValues", "maxValues")
         )
-        rows, nulls = ([of.get("numRecords") for of in stats], [_at(of.get("nullCount"), path) for of in stats])
+        rows, nulls = ([of["numRecords"] for of in stats], [_at(of.get("nullCount"), path) for of in stats])
         empty = [count is not None and (count == 0 or count == null) for count, null in zip(rows, nulls, strict=True)]
         complete = pa.array([null == 0 for null in nulls], pa.bool_())
-        return (*self._converted(low, high, pa.array(empty, pa.bool_()), _TRUNCATED_US), complete)
+        return (*self._converted(low, high, pa.array(empty, pa.bool_())), complete)
 
     def _of_partition(self, name: str, partitions: Sequence[Mapping[str, str | None]], path: str) -> Bounds:
         values = self._columns.values(name, partitions, path)
-        return (*self._converted(values, values, pc.is_null(values), 0), pc.is_valid(values))
+        return (*self._converted(values, values, pc.is_null(values), are_exact=True), pc.is_valid(values))
 
     def _converted(
-        self, low: pa.Array, high: pa.Array, empty: pa.Array, truncated_us: int
+        self, low: pa.Array, high: pa.Array, empty: pa.Array, *, are_exact: bool = False
     ) -> tuple[pa.Array, pa.Array]:
         assert self._bounds is not None
         low_us, knows_low = self._bounds.convert(as_array(low))
@@ -84,9 +88,22 @@ class FileStatistics:
         is_empty = np.asarray(as_array(empty).to_numpy(zero_copy_only=False), np.bool_)
         has = (knows_low & knows_high) | is_empty
         low_us = np.where(is_empty, NO_TIMES[0], low_us)
-        # One with microseconds was not cut.
-        high_us = np.where(is_empty, NO_TIMES[1], high_us + np.where(high_us % 1000, 0, truncated_us))
+        high_us = np.where(is_empty, NO_TIMES[1], high_us if are_exact else end_of_milliseconds(high_us))
         return pa.array(low_us, pa.int64(), mask=~has), pa.array(high_us, pa.int64(), mask=~has)
+
+
+def _statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
+    """The statistics of a file, with a `numRecords` that is None where it is none; empty ones where they are no object.
+
+    A reader may do without statistics, so that what its writer has made of them is no error.
+    """
+    try:
+        found = json.loads(add.get("stats") or "{}")
+    except (TypeError, ValueError):
+        found = None
+    stats = found if isinstance(found, dict) else {}
+    rows = stats.get("numRecords")
+    return {**stats, "numRecords": rows if type(rows) is int and rows >= 0 else None}
 
 
 def _unknown(count: int) -> Bounds:

@@ -19,7 +19,7 @@ from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
 from streaming_source.connectors.iceberg.entries import Entry, EntryFile
 from streaming_source.connectors.tables.files import Deletes, Partition, listed
-from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds
+from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds, end_of_milliseconds
 from streaming_source.exceptions import UnsupportedOperationError
 
 __all__ = ["FilesOfManifests", "given_of"]
@@ -73,7 +73,7 @@ class FilesOfManifests:
         if self.bounds is None or time_id is None or pa.types.is_decimal(self.bounds.data_type):
             low_us = high_us = pa.nulls(count, pa.int64())
         else:
-            low_us, high_us = self._times(low, empty, NO_TIMES[0]), self._times(high, empty, NO_TIMES[1])
+            low_us, high_us = self._times(low, empty, NO_TIMES[0]), self._times(high, empty, NO_TIMES[1], is_upper=True)
             known = low_us.is_valid().to_numpy(zero_copy_only=False) & high_us.is_valid().to_numpy(zero_copy_only=False)
             low_us, high_us = (pa.array(one.fill_null(0).to_numpy(), mask=~known) for one in (low_us, high_us))
         return listed(
@@ -108,10 +108,15 @@ class FilesOfManifests:
             if isinstance(field.transform, IdentityTransform)
         ]
 
-    def _times(self, values: list[bytes | None], empty: list[bool], nothing: int) -> pa.Array:
+    def _times(
+        self, values: list[bytes | None], empty: list[bool], nothing: int, *, is_upper: bool = False
+    ) -> pa.Array:
         assert self.bounds is not None
         numbers, known = _numbers(values, self.bounds.data_type)
         times, valid = self.bounds.convert(numbers)
+        if is_upper and pa.types.is_timestamp(self.bounds.data_type):
+            # The metadata of a Delta table in Iceberg's format (UniForm) have the bounds of Delta's log.
+            times = end_of_milliseconds(times)
         is_empty = np.array(empty, np.bool_)
         return pa.array(np.where(is_empty, nothing, times), pa.int64(), mask=~((valid & known) | is_empty))
 
@@ -143,7 +148,9 @@ def _texts_of(partition: Any, indexes: list[tuple[int, int]]) -> dict[str, str |
 
 
 def _text(value: Any) -> str | None:
-    """Times are numbers of days or microseconds in manifests; what has no text is read from the file."""
+    """Times are numbers of days or microseconds in manifests, and bytes are written in hexadecimal digits."""
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime | date):
@@ -162,6 +169,8 @@ def given_of(partition: Partition, columns: IcebergColumns, schema: pa.Schema) -
         if pa.types.is_temporal(kind) and text.removeprefix("-").isdigit():
             whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
             found[field.name] = pa.scalar(int(text), whole).cast(kind)
+        elif pa.types.is_binary(kind):
+            found[field.name] = pa.scalar(bytes.fromhex(text), kind)
         else:
             found[field.name] = pa.scalar(text, pa.string()).cast(kind)
     return found

@@ -13,7 +13,7 @@ from alignment.column_paths import fields_on_path
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["NO_TIMES", "TimeBounds", "whole_milliseconds"]
+__all__ = ["NO_TIMES", "TimeBounds", "end_of_milliseconds", "whole_milliseconds"]
 
 NO_TIMES: Final = (MAX_WATERMARK, NO_TIMESTAMP)
 """The bounds of a file in which no record has a valid event time."""
@@ -27,6 +27,14 @@ def whole_milliseconds(low_us: Int64Array) -> Int64Array:
     """
     is_no_time = (low_us == MAX_WATERMARK) | (low_us < NO_TIMESTAMP + 1000)
     return np.where(is_no_time, low_us, low_us - low_us % 1000)
+
+
+def end_of_milliseconds(high_us: Int64Array) -> Int64Array:
+    """Return upper bounds of event times as the last microseconds of their milliseconds, which writers may cut them to.
+
+    One with microseconds was not cut.
+    """
+    return high_us + np.where(high_us % 1000, 0, 999)
 
 
 @dataclass(frozen=True, slots=True)
