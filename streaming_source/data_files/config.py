@@ -84,6 +84,14 @@ class ReadingConfig:
         "4 MiB are fetched whole. Set it for a local path that is a network mount.",
         "16, none for local files",
     )
+    case_sensitive: bool = option_field(
+        False,
+        "caseSensitive",
+        boolean,
+        "Whether upper and lower case count in names of columns. `read_stream` and `from_source` take it from "
+        "`spark.sql.caseSensitive`; with `readStream.format` it has to be given.",
+        "the session's, else false",
+    )
     time_zone: str | None = None
 
     def __repr__(self) -> str:

@@ -169,14 +169,17 @@ class DataFileEnumerator(
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _stored(self, file: DataFile) -> StoredFile:
-        return StoredFile(self._filesystem, file)
+        return StoredFile(self._filesystem, file, case_sensitive=self._config.case_sensitive)
 
     @cached_property
     def _known_columns(self) -> frozenset[str]:
-        return frozenset(names_in(self._context.schema))
+        return frozenset(map(self._key, names_in(self._context.schema)))
+
+    def _key(self, name: str) -> str:
+        return name if self._config.case_sensitive else name.lower()
 
     def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
-        added = [name for name in columns if name not in self._known_columns]
+        added = [name for name in columns if self._key(name) not in self._known_columns]
         # What is inside of a new column is new with it.
         new = ", ".join(name for name in added if not any(name.startswith(f"{other}.") for other in added))
         if new and self._config.schema_evolution == "fail":

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
 from alignment.arrow_times import cut_nanoseconds
+from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
-__all__ = ["check_columns", "check_distinct", "conformed", "merged", "names_in", "own_columns", "with_given"]
+__all__ = [
+    "check_columns",
+    "check_distinct",
+    "conformed",
+    "found_as",
+    "is_spelled_as",
+    "merged",
+    "names_in",
+    "own_columns",
+    "spelled_as",
+    "with_given",
+]
 
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
@@ -23,11 +35,110 @@ def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def check_distinct(path: str, names: Sequence[str]) -> None:
-    """Raise a `SchemaError` if two columns have the same name."""
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def found_as(path: str, found: Sequence[str], wanted: Sequence[str], case_sensitive: bool = False) -> dict[str, str]:
+    """Return by the wanted names those under which a file has the columns, without columns that it lacks. O(n).
+
+    Names of the query that differ in case alone are taken as they are written. Raises a `SchemaError` if a file has
+    two names for one that is wanted.
+    """
+    if case_sensitive:
+        return {name: name for name in wanted if name in found}
+    by_key: dict[str, list[str]] = {}
+    for name in found:
+        by_key.setdefault(name.lower(), []).append(name)
+    keys = [name.lower() for name in wanted]
+    names: dict[str, str] = {}
+    for name, key in zip(wanted, keys, strict=True):
+        same = by_key.get(key, [])
+        if len(same) > 1 and keys.count(key) > 1:
+            same = [other for other in same if other == name]
+        if len(same) > 1:
+            raise _ambiguous(path, same)
+        if same:
+            names[name] = same[0]
+    return names
+
+
+def is_spelled_as(found: Iterable[pa.Field], wanted: Iterable[pa.Field]) -> bool:
+    """Return whether a file has each wanted column, and each field in it, under exactly that name, and no other one.
+
+    Most files do, and nothing is renamed.
+    """
+    by_name, keys = {field.name: field for field in found}, set[str]()
+    for name in by_name:
+        keys.add(name.lower())
+    if len(keys) < len(by_name):
+        return False
+    return all(
+        field.name in by_name and _is_type_spelled_as(by_name[field.name].type, field.type)
+        for field in wanted
+        if field.name.lower() in keys
+    )
+
+
+def spelled_as(path: str, found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> dict[str, StoredColumn]:
+    """Return the columns of a file by the names of a query, which may differ in case, also inside of others."""
+    fields = {field.name: field for field in found}
+    types = {field.name: field.type for field in wanted}
+    return {
+        name: StoredColumn(stored, inner=_inner(path, fields[stored].type, types[name]))
+        for name, stored in found_as(path, [field.name for field in found], [*types]).items()
+    }
+
+
+def check_distinct(path: str, fields: Iterable[pa.Field], *, case_sensitive: bool) -> None:
+    """Raise a `SchemaError` if two columns, or two fields in one, have the same name."""
+    seen: dict[str, str] = {}
+    for field in fields:
+        key = field.name if case_sensitive else field.name.lower()
+        if key in seen:
+            raise _ambiguous(path, [seen[key], field.name])
+        seen[key] = field.name
+        check_distinct(path, _parts(field.type), case_sensitive=case_sensitive)
+
+
+def _ambiguous(path: str, names: Sequence[str]) -> SchemaError:
     if len({*names}) < len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SchemaError(f"{path} has more than one column of the name {', '.join(map(repr, twice))}; rename them")
+        return SchemaError(f"{path} has more than one column of the name {names[0]!r}; rename them")
+    return SchemaError(
+        f"{path} has the columns {' and '.join(map(repr, names))}, whose names differ in case alone; rename one, or "
+        "set spark.sql.caseSensitive = true (option caseSensitive)"
+    )
+
+
+def _is_type_spelled_as(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if found.num_fields == 0 or wanted.num_fields == 0:
+        return True
+    if pa.types.is_struct(found) or pa.types.is_struct(wanted):
+        return is_spelled_as(_parts(found), _parts(wanted))
+    pairs = zip(_parts(found), _parts(wanted), strict=False)
+    return all(_is_type_spelled_as(one.type, other.type) for one, other in pairs)
+
+
+def _inner(path: str, found: pa.DataType, wanted: pa.DataType) -> dict[str, StoredColumn]:
+    """Return the fields inside of a type under other names, as `StoredColumn.inner` has them; empty for none."""
+    if _is_type_spelled_as(found, wanted):
+        return {}
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        return spelled_as(path, _parts(found), _parts(wanted))
+    names = ("key", "value") if pa.types.is_map(found) else ("element",)
+    pairs = zip(names, _parts(found), _parts(wanted), strict=False)
+    return {name: StoredColumn(name, inner=_inner(path, one.type, other.type)) for name, one, other in pairs}
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a struct, the value of a list, or key and value of a map."""
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
+        return []
+    return [kind.field(index) for index in range(kind.num_fields)]
+
+
+# ---- types -----------------------------------------------------------------------------------------------------------
 
 
 def check_columns(path: str, found: pa.Schema, wanted: pa.Schema, *, may_lack_all: bool) -> None:
@@ -41,7 +152,7 @@ def check_columns(path: str, found: pa.Schema, wanted: pa.Schema, *, may_lack_al
             f"{path} has no column {wanted.names[0]!r} nor any other that is read; it has {', '.join(found.names)}. "
             "Read it as a source of its own, or leave it out with pathGlobFilter"
         )
-    check_distinct(path, [name for name in found.names if name in own])
+    check_distinct(path, [field for field in found if field.name in own], case_sensitive=True)
     for name in own:
         has, reads = found.field(name).type, wanted.field(name).type
         if not _widens(has, reads):
@@ -74,43 +185,45 @@ def conformed(path: str, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def merged(path: str, known: pa.Schema, found: pa.Schema) -> pa.Schema:
+def merged(path: str, known: pa.Schema, found: pa.Schema, *, case_sensitive: bool = False) -> pa.Schema:
     """Add the columns of one more file to those of others, also inside of structs.
 
-    Of two types of a column the wider one counts.
+    The first way to write a name stays. Of two types of a column the wider one counts.
     """
-    fields = {field.name: field for field in known}
-    if (other := _merge(fields, found)) is not None:
+    key: Callable[[str], str] = str if case_sensitive else str.lower
+    fields = {key(field.name): field for field in known}
+    if (other := _merge(fields, found, key)) is not None:
         raise SchemaError(
-            f"{path} has column {other.name!r} as {other.type}, others as {fields[other.name].type}: neither holds the "
-            "other. Write it in one type"
+            f"{path} has column {other.name!r} as {other.type}, others as {fields[key(other.name)].type}: neither "
+            "holds the other. Write it in one type"
         )
     return pa.schema(list(fields.values()))
 
 
-def _merge(fields: dict[str, pa.Field], found: Iterable[pa.Field]) -> pa.Field | None:
+def _merge(fields: dict[str, pa.Field], found: Iterable[pa.Field], key: Callable[[str], str]) -> pa.Field | None:
     """Add what was found to the fields that are known by name; return the first whose type does not fit, if any."""
     for field in found:
-        kind = _merged_type(fields.get(field.name, field).type, field.type)
+        known = fields.get(key(field.name), field)
+        kind = _merged_type(known.type, field.type, key)
         if kind is None:
             return field
-        fields[field.name] = field.with_type(kind)
+        fields[key(field.name)] = known.with_type(kind)
     return None
 
 
-def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+def _merged_type(known: pa.DataType, found: pa.DataType, key: Callable[[str], str]) -> pa.DataType | None:
     """Return a type that holds the values of both; None if neither holds those of the other."""
     types = pa.types
     if types.is_struct(known) and types.is_struct(found):
-        fields = {field.name: field for field in known}
-        return pa.struct(list(fields.values())) if _merge(fields, found) is None else None
+        fields = {key(field.name): field for field in known}
+        return pa.struct(list(fields.values())) if _merge(fields, found, key) is None else None
     if _is_list(known) and _is_list(found):
-        value = _merged_type(known.value_type, found.value_type)
+        value = _merged_type(known.value_type, found.value_type, key)
         return None if value is None else pa.list_(known.value_field.with_type(value))
     if types.is_map(known) and types.is_map(found):
-        key = _merged_type(known.key_type, found.key_type)
-        item = _merged_type(known.item_type, found.item_type)
-        return None if key is None or item is None else pa.map_(key, item)
+        of_keys = _merged_type(known.key_type, found.key_type, key)
+        item = _merged_type(known.item_type, found.item_type, key)
+        return None if of_keys is None or item is None else pa.map_(of_keys, item)
     if _widens(known, found):
         return found
     return known if _widens(found, known) else None

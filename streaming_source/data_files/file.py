@@ -146,13 +146,15 @@ class StoredFile:
     """A data file in its file system.
 
     `opening` is given where another thread opens the file ahead; its result can be read once. With `checks_size` it
-    is refused if it has not the size of its description.
+    is refused if it has not the size of its description. With `case_sensitive` upper and
+    lower case of the names of its columns count.
     """
 
     filesystem: fs.FileSystem
     file: DataFile
     opening: Future[pa.NativeFile] | None = None
     checks_size: bool = False
+    case_sensitive: bool = False
 
     @property
     def path(self) -> str:

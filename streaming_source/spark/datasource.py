@@ -438,7 +438,9 @@ def _no_rows(data: pa.Schema) -> pa.RecordBatch:
 def _needed(frame: StructType, data: pa.Schema, event_time: str, for_times: Sequence[str] | None) -> pa.Schema:
     """Return the data's columns that the frame, event times and watermarks need; `for_times` None needs all columns."""
     added = {*_METADATA, event_time} - {*data.names}
-    wanted = {name for name in frame.names if name not in added}
+    by_key = {name.lower(): name for name in data.names}
+    # As in Spark a name may differ in case. The source gives the column under its own name.
+    wanted = {name if name in data.names else by_key.get(name.lower(), name) for name in {*frame.names} - added}
     wanted |= {top_level_column(column, data.names) for column in for_times or ()}
     missing = sorted(wanted - {*data.names})
     if missing:

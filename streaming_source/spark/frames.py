@@ -21,6 +21,7 @@ from streaming_source.spark.registration import (
     check_session,
     described,
     has_no_data_batches,
+    is_case_sensitive,
     register_content,
     register_format,
     session_zone,
@@ -220,6 +221,8 @@ class ExactStreamReader:
         if "timezone" not in given:
             # The data source cannot read the session's zone, so it is passed on as it is now.
             options["timeZone"] = session_zone(self._spark)
+        if "caseSensitive" in known and "casesensitive" not in given and is_case_sensitive(self._spark):
+            options["caseSensitive"] = "true"
         if "nodatamicrobatches" not in given and not has_no_data_batches(self._spark):
             options["noDataMicroBatches"] = "false"
         if path is not None:
@@ -299,6 +302,8 @@ def from_source(
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     zone = session_zone(spark)
     source, watermark_strategy = in_zone(source, watermark_strategy, zone)
+    if is_case_sensitive(spark):
+        source = _in_case(source)
     # Checked here so that the user's own call raises; Spark's planner checks it again.
     values["noDataMicroBatches"] &= has_no_data_batches(spark)
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))
@@ -315,6 +320,14 @@ def from_source(
     frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made, name)
     prepare_available_now(spark, made)
     return exact_frame(frame, made, name, schema)
+
+
+def _in_case(source: Source[Any, Any]) -> Source[Any, Any]:
+    """Return the source for a session in which upper and lower case count; it concerns files alone."""
+    # Imported here: few sessions are so.
+    from streaming_source.data_files.config import ReadingConfig
+
+    return replace(source, case_sensitive=True) if isinstance(source, ReadingConfig) else source
 
 
 def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = None) -> DataFrame:

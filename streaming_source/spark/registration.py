@@ -28,6 +28,7 @@ __all__ = [
     "check_session",
     "described",
     "has_no_data_batches",
+    "is_case_sensitive",
     "is_switched_off",
     "register",
     "register_content",
@@ -157,6 +158,11 @@ def is_switched_off(spark: SparkSession, setting: str) -> bool:
 def has_no_data_batches(spark: SparkSession) -> bool:
     """Whether Spark runs micro-batches without data in this session, which close windows."""
     return not is_switched_off(spark, "spark.sql.streaming.noDataMicroBatches.enabled")
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Return whether the session tells names of columns apart by upper and lower case."""
+    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
 
 
 def session_zone(spark: SparkSession) -> str:

@@ -206,7 +206,7 @@ class RowShaper:
 
     def _column(self, field: pa.Field, records: _Records) -> pa.Array:
         batch, times = records.batch, records.times
-        column = batch.schema.get_field_index(field.name)
+        column = _index_of(batch.schema, field.name)
         if field.name == self.event_time:
             if column >= 0 and times.valid.all() and _are_as_written(batch.column(column), times.values):
                 return batch.column(column).cast(field.type)  # without a copy
@@ -335,6 +335,13 @@ class _SplitOutput(SourceOutput):
         from alignment.split_generators import LatestWatermark
 
         return LatestWatermark()
+
+
+def _index_of(schema: pa.Schema, name: str) -> int:
+    """Return the number of a column whose name may differ in case where no other one is meant; -1 for none."""
+    index: int = schema.get_field_index(name)
+    same = [number for number, other in enumerate(schema.names) if other.lower() == name.lower()] if index < 0 else []
+    return same[0] if len(same) == 1 else index
 
 
 def _metadata(field: pa.Field, records: _Records) -> pa.Array:

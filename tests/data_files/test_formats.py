@@ -21,8 +21,8 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from streaming_source.connectors.files import CsvFormat, FileFormat, JsonFormat, TextFormat
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, SeekPoint, StoredFile
+from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import Chunk
-from streaming_source.data_files.formats.columnar import ParquetFormat
 from streaming_source.data_files.formats.lines import LineFile, LineFormat
 from tests.data_files.samples import SAMPLES, Row, Sample, local_zone, understood
 from tests.examples import examples

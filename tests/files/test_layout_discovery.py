@@ -265,8 +265,8 @@ def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogC
 )
 def test_columns_in_names_have_the_narrowest_type(values: list[str], data_type: pa.DataType) -> None:
     directories = [f"a/k={value}/b" for value in values]
-    assert partition_schema(directories, {}) == pa.schema([("k", data_type)])
-    assert partition_schema(directories, {"k": pa.string()}) == pa.schema([("k", pa.string())])
+    assert partition_schema(directories) == pa.schema([("k", data_type)])
+    assert partition_schema(directories, [pa.field("k", pa.string())]) == pa.schema([("k", pa.string())])
 
 
 def test_names_are_unescaped_and_what_has_no_name_is_no_column() -> None:
@@ -292,6 +292,35 @@ def test_columns_in_names_are_read_beside_those_of_the_files(tmp_path: Path, spl
     own = read_all(tmp_path, **options, recursiveFileLookup="true")
     assert own.schema.names[:3] == ["t", "n", "region"]
     assert set(own.column("region").to_pylist()) == {"?"}
+
+
+def next_rows(reading: Reading) -> pa.Table:
+    """The rows of the next micro-batch that has some."""
+    while (table := reading.next()) is None or not table.num_rows:
+        continue
+    return table
+
+
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("other", ["region=us", "area=us/day=1", "."])
+def test_a_directory_of_other_columns_that_comes_later_is_refused_before_its_rows_are_read(
+    tmp_path: Path, split_by: str, other: str
+) -> None:
+    put(tmp_path / "region=eu" / "day=1" / "a.parquet", {"t": stamps(0), "n": [0]})
+    options = {"eventTimeColumn": "t", "splitBy": split_by, "discoveryInterval": "1 ms"}
+    reading = Reading(stream_reader(tmp_path, **options))
+    regions: list[str] = []
+    while len(regions) < 2:
+        regions += next_rows(reading).column("region").to_pylist()
+        if not (later := tmp_path / "REGION=us" / "Day=1" / "b.parquet").exists():
+            put(later, {"t": stamps(1), "n": [1]})
+    assert regions == ["eu", "us"]
+    put(tmp_path / other / "c.parquet", {"t": stamps(2), "n": [2]})
+    with pytest.raises(SchemaError, match="let all files lie in directories of the same columns"):
+        next_rows(reading)
+    # So it is at the next start.
+    with pytest.raises(SchemaError, match="let all files lie in directories of the same columns"):
+        stream_reader(tmp_path, **options)
 
 
 def test_the_event_time_may_be_in_a_name(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
@@ -40,22 +40,49 @@ def values_in(directory: str) -> dict[str, str | None]:
     return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
 
-def partition_schema(directories: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Return the columns in the names of directories, in the user's type, or the narrowest that holds all values."""
+def partition_schema(
+    directories: Iterable[str], known: Iterable[pa.Field] = (), *, case_sensitive: bool = False
+) -> pa.Schema:
+    """Return the columns in the names of directories: those that are `known`, or of the narrowest type.
+
+    Names may differ from directory to directory in case, unless they are `case_sensitive`.
+    """
+    key, same = _key(case_sensitive), _SameNames(case_sensitive)
     values: dict[str, set[str]] | None = None
     for directory in directories:
         found = values_in(directory)
+        same.check(directory, found)
         if values is None:
             values = {name: set() for name in found}
-        elif [*found] != [*values]:
+        for texts, value in zip(values.values(), found.values(), strict=True):
+            texts.update(() if value is None else (value,))
+    fields = {key(field.name): field for field in known}
+    return pa.schema(
+        [fields.get(key(name)) or pa.field(name, _narrowest([*texts])) for name, texts in (values or {}).items()]
+    )
+
+
+def _key(case_sensitive: bool) -> Callable[[str], str]:
+    return str if case_sensitive else str.lower
+
+
+class _SameNames:
+    """Checks that all directories have the columns of the first one in their names."""
+
+    def __init__(self, case_sensitive: bool) -> None:
+        self._key = _key(case_sensitive)
+        self._first: list[str] | None = None
+
+    def check(self, directory: str, found: Collection[str]) -> None:
+        """Raise a `SchemaError` if the names of a directory have other columns."""
+        if self._first is None:
+            self._first = [*found]
+        elif [*map(self._key, found)] != [*map(self._key, self._first)]:
             raise SchemaError(
-                f"directories have columns {', '.join(values) or '(none)'} and, in {directory!r}, "
+                f"directories have columns {', '.join(self._first) or '(none)'} and, in {directory!r}, "
                 f"{', '.join(found) or '(none)'} in their names: let all files lie in directories of the same columns, "
                 "or set recursiveFileLookup = true to read no columns from names"
             )
-        for name, value in found.items():
-            values[name].update(() if value is None else (value,))
-    return pa.schema([(name, types.get(name) or _narrowest([*texts])) for name, texts in (values or {}).items()])
 
 
 class GivenColumns:
@@ -65,25 +92,42 @@ class GivenColumns:
     `day=2024-01-31/region=eu`; and `METADATA`, if the query has it.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, uri: str, schema: pa.Schema, *, in_names: bool) -> None:
-        self._types = {field.name: field.type for field in schema}
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        uri: str,
+        schema: pa.Schema,
+        *,
+        in_names: bool,
+        case_sensitive: bool = False,
+    ) -> None:
+        self._key = _key(case_sensitive)
+        self._fields = {self._key(field.name): field for field in schema}
+        self._has_metadata = METADATA.name in schema.names
         self._in_names = in_names
+        self._same = _SameNames(case_sensitive)
         scheme = uri.partition("://")[0]
         self._prefix = "file:" if filesystem.type_name == "local" else f"{scheme}://"
         # Files of one directory come one after another.
         self._of_directory = lru_cache(maxsize=256)(self._parsed)
 
     def of(self, file: ListedFile, path: str) -> dict[str, pa.Scalar]:
-        """Return the values for a file; raises a `SchemaError` if one is not of its column's type."""
+        """Return the values for a file.
+
+        Raises a `SchemaError` if one is not of its column's type, or its directory has other columns than the first.
+        """
         # All files of a directory share one mapping, so that it is pickled once a task.
         given = self._of_directory(file.directory) if self._in_names else {}
-        return {**given, METADATA.name: self._metadata(file, path)} if METADATA.name in self._types else given
+        return {**given, METADATA.name: self._metadata(file, path)} if self._has_metadata else given
 
     def _parsed(self, directory: str) -> dict[str, pa.Scalar]:
+        found = values_in(directory)
+        self._same.check(directory, found)
+        fields = {self._fields.get(self._key(name)): text for name, text in found.items()}
         return {
-            name: _scalar(directory, name, text, self._types[name])
-            for name, text in values_in(directory).items()
-            if name in self._types
+            field.name: _scalar(directory, field.name, text, field.type)
+            for field, text in fields.items()
+            if field is not None
         }
 
     def _metadata(self, file: ListedFile, path: str) -> pa.Scalar:

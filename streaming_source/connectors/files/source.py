@@ -25,7 +25,7 @@ from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
-from streaming_source.data_files.evolution import merged
+from streaming_source.data_files.evolution import found_as, merged
 from streaming_source.data_files.faults import StoreRetries, faults_of
 from streaming_source.data_files.file import DataFile, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
@@ -142,12 +142,13 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
                 raise
             raise OptionError(f"columns = {','.join(self.columns)} cannot be found: {error}") from None
         if self.columns is not None:
-            if missing := [name for name in self.columns if schema.get_field_index(name) < 0]:
+            names = found_as("the data", schema.names, self.columns, self.case_sensitive)
+            if missing := [name for name in self.columns if name not in names]:
                 raise SchemaError(
                     f"columns: {', '.join(map(repr, missing))} are not in the data; choose among "
                     f"{', '.join(schema.names)}"
                 )
-            schema = pa.schema([schema.field(name) for name in self.columns])
+            schema = pa.schema([schema.field(name) for name in names.values()])
         for field in (*self.format.added_columns, *([METADATA] if self.file_metadata else [])):
             if field.name in schema.names:
                 raise SchemaError(
@@ -245,9 +246,11 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     own = _columns_of_files(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own
-    named = partition_schema(sorted(directories), {field.name: field.type for field in given or ()})
-    # As in Spark, a column in the names of directories replaces one of the same name in the files.
-    return pa.schema(list({field.name: field for field in [*own, *named]}.values()))
+    named = partition_schema(sorted(directories), given or (), case_sensitive=config.case_sensitive)
+    # As in Spark, a column in the names of directories replaces one of the same name in the files, in its place.
+    replaced = found_as("the data", named.names, own.names, config.case_sensitive)
+    fields = [named.field(replaced.get(field.name, "")) if field.name in replaced else field for field in own]
+    return pa.schema([*fields, *(field for field in named if field.name not in replaced.values())])
 
 
 def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schema:
@@ -259,7 +262,8 @@ def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schem
 
     def columns_of(file: ListedFile) -> pa.Schema | None:
         try:
-            return config.format.schema_of(StoredFile(filesystem, DataFile(posixpath.join(root, file.relative_path))))
+            path = posixpath.join(root, file.relative_path)
+            return config.format.schema_of(StoredFile(filesystem, DataFile(path), case_sensitive=config.case_sensitive))
         except (FileGoneError, MalformedDataError) as error:
             config.skip(error)
             return None
@@ -270,7 +274,8 @@ def _columns_of_files(config: FilesConfig, first: ListedFile | None) -> pa.Schem
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for file, schema in zip(files, pool.map(columns_of, files), strict=True):
                 if schema:
-                    found = schema if found is None else merged(file.relative_path, found, schema)
+                    path, case = file.relative_path, config.case_sensitive
+                    found = schema if found is None else merged(path, found, schema, case_sensitive=case)
     elif first is not None and (found := columns_of(first)) is None:
         others = map(columns_of, sorted(list_files(config.root)))
         found = next((schema for schema in others if schema is not None), None)

@@ -9,18 +9,22 @@ from alignment.lazy_names import lazy_names
 __all__ = ["ArrowFormat", "CsvFormat", "FileFormat", "JsonFormat", "OrcFormat", "ParquetFormat", "TextFormat"]
 
 if TYPE_CHECKING:
+    from streaming_source.data_files.formats.arrow import ArrowFormat
     from streaming_source.data_files.formats.base import FileFormat
-    from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
+    from streaming_source.data_files.formats.columnar import ParquetFormat
     from streaming_source.data_files.formats.csv import CsvFormat
     from streaming_source.data_files.formats.json import JsonFormat
     from streaming_source.data_files.formats.lines import TextFormat
+    from streaming_source.data_files.formats.orc import OrcFormat
 
 if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
     _HOMES = {
+        ".arrow": ["ArrowFormat"],
         ".base": ["FileFormat"],
-        ".columnar": ["ArrowFormat", "OrcFormat", "ParquetFormat"],
         ".csv": ["CsvFormat"],
         ".json": ["JsonFormat"],
         ".lines": ["TextFormat"],
+        ".orc": ["OrcFormat"],
+        ".columnar": ["ParquetFormat"],
     }
     __getattr__ = lazy_names(__name__, _HOMES)

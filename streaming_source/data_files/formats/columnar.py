@@ -1,4 +1,4 @@
-"""Formats whose files are chunks of columns: row groups of Parquet, stripes of ORC, record batches of Arrow."""
+"""Formats whose files are chunks of columns, and Parquet, whose chunks are row groups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import ipc
 
 from alignment.column_paths import fields_on_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.data_files.evolution import check_columns, check_distinct, conformed, names_in, own_columns
+from streaming_source.data_files.evolution import (
+    check_columns,
+    check_distinct,
+    conformed,
+    is_spelled_as,
+    names_in,
+    own_columns,
+    spelled_as,
+)
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, SeekPoint, StoredFile
 from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
@@ -27,48 +34,65 @@ from streaming_source.exceptions import MalformedDataError
 if TYPE_CHECKING:
     from streaming_source.data_files.stored_names import StoredNames
 
-__all__ = ["ArrowFormat", "OrcFormat", "ParquetFormat"]
+__all__ = ["ColumnarFile", "ColumnarFormat", "ParquetFormat"]
 
 
-class _ColumnarFile(OpenFile):
-    """An open file that has the names and types of its columns."""
+class ColumnarFile(OpenFile):
+    """An open file that has the names and types of its columns: `stored` as in the file, `schema` as in the query."""
 
-    def __init__(self, path: str, name_of_format: str, schema: pa.Schema) -> None:
+    def __init__(self, path: str, name_of_format: str, stored: pa.Schema) -> None:
         self.path = path
-        self.schema = schema
+        self.stored = self.schema = stored
         # Names that are not UTF-8 raise a `UnicodeDecodeError` here.
-        self.columns = names_in(schema)
+        self.columns = names_in(stored)
         self._name_of_format = name_of_format
+        self._names: StoredNames | None = None
 
     @abstractmethod
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         """Yield the chunks from number `first` on (from 0 if the file does not seek), with at least these columns.
 
-        Chunks after the row `stop_row` of the file may be left out.
+        The columns have the names and types of `stored`. Chunks after the row `stop_row` of the file may be left out.
         """
+
+    def name_columns(self, file: StoredFile, wanted: pa.Schema) -> None:
+        """Give the columns the names by which a query reads them: its table's, or its own where the case differs."""
+        columns = file.file.stored
+        if columns is None and wanted.names and not (file.case_sensitive or is_spelled_as(self.stored, wanted)):
+            columns = spelled_as(self.path, self.stored, wanted)
+        if columns is None:
+            return
+        # Imported here: few files have columns under other names.
+        from streaming_source.data_files.stored_names import StoredNames
+
+        self._names = StoredNames(columns)
+        self.schema = self._names.known_as(self.stored)
+        if file.file.stored is not None:
+            self.columns = names_in(self.schema)
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
         """Return the columns of the file, in the wanted types where its values can be read in more than one."""
         return self.schema
 
     def chunks(self, schema: pa.Schema, rows: FileRows) -> Iterator[Chunk]:
-        # At least one column is read, to count the rows.
-        columns = own_columns(self.schema.names, schema.names) or self.schema.names[:1]
+        columns, names = own_columns(self.schema.names, schema.names), self._names
+        stored = columns if names is None else names.stored_as(self.stored, columns)
         row, number = (rows.seek_point if self.seeks else None) or SeekPoint(0, 0)
-        batches = self.batches(columns, number, rows.stop)
+        # At least one column is read, to count the rows.
+        batches = self.batches(stored or self.stored.names[:1], number, rows.stop)
         while True:
             with malformed_as(f"{self.path}: cannot be read as {self._name_of_format} after row {row}"):
                 batch = next(batches, None)
             if batch is None:
                 return
-            yield Chunk(row, batch.num_rows, number, batch)
+            yield Chunk(row, batch.num_rows, number, batch if names is None else names.renamed(batch))
             row, number = row + batch.num_rows, number + 1
 
     def decoded(self, chunk: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         return conformed(self.path, chunk.content, schema), None
 
 
-class _ColumnarFormat(FileFormat):
+class ColumnarFormat(FileFormat):
     """A format whose blocks are the chunks of its files."""
 
     __slots__ = ()
@@ -76,10 +100,10 @@ class _ColumnarFormat(FileFormat):
     title: ClassVar[str]
 
     @abstractmethod
-    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile: ...
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> ColumnarFile: ...
 
     @contextmanager
-    def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[_ColumnarFile]:
+    def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[ColumnarFile]:
         path = file.path
         with opened(file) as stream:
             with malformed_as(
@@ -88,108 +112,15 @@ class _ColumnarFormat(FileFormat):
                 "is complete",
             ):
                 found = self._open(file, stream)
+            found.name_columns(file, schema)
             of_table = bool(file.file.origin)
             check_columns(path, found.schema_for(schema), schema, may_lack_all=of_table)
             yield found
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
         with self._opened(file, pa.schema([])) as found:
-            check_distinct(file.path, found.schema.names)
+            check_distinct(file.path, found.schema, case_sensitive=file.case_sensitive)
             return found.schema.remove_metadata()
-
-
-# ---- ORC -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OrcFormat(_ColumnarFormat):
-    """ORC: blocks are stripes. pyarrow does not read the statistics of ORC."""
-
-    name: ClassVar[str] = "orc"
-    title: ClassVar[str] = "ORC"
-
-    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
-        return _OrcFile(file.path, stream)
-
-
-class _OrcFile(_ColumnarFile):
-    def __init__(self, path: str, stream: pa.NativeFile) -> None:
-        # Imported here: it takes longer than all pyarrow imports of a query over another format.
-        from pyarrow import orc
-
-        self._file = orc.ORCFile(stream)
-        schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
-        super().__init__(path, "orc", schema)
-
-    def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        # Spark stores a timestamp without a zone in UTC, just as an instant.
-        local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
-        names = {field.name for field in wanted if field.type == local}
-        return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
-
-    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
-        # To ORC a name with a dot is that of a field in a struct, if there is such a one.
-        named = None if any("." in name for name in columns) else list(columns)
-        for stripe in range(first, self._file.nstripes):
-            chunk = self._file.read_stripe(stripe, columns=named)
-            arrays = [array.cast(_in_micros(array.type), safe=False) for array in chunk.columns]
-            yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
-
-
-def _in_micros(data_type: pa.DataType) -> pa.DataType:
-    """Return the type in microseconds: ORC has nanoseconds alone; Spark, and most writers, have microseconds.
-
-    Timestamps are instants: ORC keeps the zone of its writer, and the reader is in UTC.
-    """
-    if pa.types.is_struct(data_type):
-        return pa.struct([field.with_type(_in_micros(field.type)) for field in data_type])
-    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(data_type) else data_type
-
-
-# ---- Arrow -----------------------------------------------------------------------------------------------------------
-
-_FILE_MAGIC: Final = b"ARROW1"
-_FEATHER_1_MAGIC: Final = b"FEA1"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrowFormat(_ColumnarFormat):
-    """Arrow IPC: files (Feather version 2) and streams, recognized by their first bytes. Blocks are record batches.
-
-    A stream can be read from its beginning only.
-    """
-
-    name: ClassVar[str] = "arrow"
-    title: ClassVar[str] = "Arrow"
-
-    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
-        magic = stream.read(len(_FILE_MAGIC))
-        stream.seek(0)
-        if magic.startswith(_FEATHER_1_MAGIC):
-            raise MalformedDataError(f"{file.path} is a Feather file of version 1; write it as version 2")
-        return _ArrowFile(file.path, stream, seeks=magic == _FILE_MAGIC)
-
-
-class _ArrowFile(_ColumnarFile):
-    def __init__(self, path: str, stream: pa.NativeFile, *, seeks: bool) -> None:
-        self.seeks = seeks
-        self._stream = stream
-        super().__init__(path, "arrow", (ipc.open_file if seeks else ipc.open_stream)(stream).schema)
-
-    def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
-        # The bytes of all other columns are not read.
-        fields = sorted(self.schema.get_field_index(name) for name in columns)
-        options = ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        if self.seeks:
-            file = ipc.open_file(self._stream, options=options)
-            batches = (file.get_batch(number) for number in range(first, file.num_record_batches))
-        else:
-            self._stream.seek(0)
-            batches = iter(ipc.open_stream(self._stream, options=options))
-        for batch in batches:
-            # Arrow uses the file's bytes without a check: in a damaged file an offset may point outside of it.
-            batch.validate(full=True)
-            yield batch
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -199,14 +130,14 @@ _BUFFER_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFormat(_ColumnarFormat):
+class ParquetFormat(ColumnarFormat):
     """Parquet: blocks are row groups, and their statistics bound the event times."""
 
     name: ClassVar[str] = "parquet"
     title: ClassVar[str] = "Parquet"
     has_statistics: ClassVar[bool] = True
 
-    def _open(self, file: StoredFile, stream: pa.NativeFile) -> _ColumnarFile:
+    def _open(self, file: StoredFile, stream: pa.NativeFile) -> ColumnarFile:
         return _ParquetFile(file, stream, is_local=file.filesystem.type_name == "local")
 
     def describe(self, file: StoredFile, schema: pa.Schema, assigner: TimestampAssigner, indexing: str) -> FileBlocks:
@@ -254,17 +185,22 @@ class _RowGroup(NamedTuple):
     rows: int
 
 
-class _ParquetFile(_ColumnarFile):
+class _ParquetFile(ColumnarFile):
     """An open Parquet file. A footer whose row groups do not add up to its rows is refused."""
 
     def __init__(self, file: StoredFile, stream: pa.NativeFile, *, is_local: bool) -> None:
         # From a store all columns of a row group are fetched in few requests. From a disk they are read piece by piece,
         # which takes less memory.
-        self._file = pq.ParquetFile(stream, pre_buffer=not is_local, buffer_size=_BUFFER_BYTES if is_local else 0)
+        self._file = pq.ParquetFile(
+            stream,
+            pre_buffer=not is_local,
+            buffer_size=_BUFFER_BYTES if is_local else 0,
+            # Nanoseconds would wrap outside of the years 1677 to 2262.
+            coerce_int96_timestamp_unit="us",
+        )
         self._size = stream.size()
         self._footer = self._file.metadata
-        schema, self._names = self._in_utc(self._file.schema_arrow), _names_of(file)
-        super().__init__(file.path, "parquet", schema if self._names is None else self._names.known_as(schema))
+        super().__init__(file.path, "parquet", self._in_utc(self._file.schema_arrow))
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
@@ -301,7 +237,7 @@ class _ParquetFile(_ColumnarFile):
         if name is None or top_level_column(name, given) in given:
             return None
         if self._names is not None:
-            name = self._names.path_in(self._file.schema_arrow, name)
+            name = self._names.path_in(self.stored, name)
         columns = self._footer.schema
         indices = [i for i in range(len(columns)) if columns.column(i).path == name]
         # A column `a.b` and the field `b` of a column `a` have the same path.
@@ -340,16 +276,16 @@ class _ParquetFile(_ColumnarFile):
     def _in_utc(self, schema: pa.Schema) -> pa.Schema:
         """Return a schema in which INT96 times, as Spark writes them, are in UTC; Arrow reads them without a zone."""
         columns = self._footer.schema
-        instants = {columns.column(i).path for i in range(len(columns)) if columns.column(i).physical_type == "INT96"}
-        return pa.schema([_with_instants(field, field.name, instants) for field in schema]) if instants else schema
+        leaves = [columns.column(i).physical_type == "INT96" for i in range(len(columns))]
+        if not any(leaves):
+            return schema
+        unread = iter(leaves)
+        return pa.schema([field.with_type(_with_instants(field.type, unread)) for field in schema])
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        names = self._names
-        stored = list(columns) if names is None else names.stored_as(self._file.schema_arrow, columns)
-        for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=stored):
-            batch = read if names is None else names.renamed(read)
-            schema = pa.schema([self.schema.field(name) for name in batch.schema.names])
-            yield batch if batch.schema.equals(schema) else batch.cast(schema)
+        for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
+            schema = pa.schema([self.stored.field(name) for name in read.schema.names])
+            yield read if read.schema.equals(schema) else read.cast(schema)
 
     def _check(self, group: int, column: int) -> None:
         """Check a chunk before its statistics are read: pyarrow crashes if their type is not that of the column."""
@@ -374,19 +310,15 @@ class _ParquetFile(_ColumnarFile):
         )
 
 
-def _names_of(file: StoredFile) -> StoredNames | None:
-    if file.file.stored is None:
-        return None
-    # Imported here: few tables have columns that were renamed.
-    from streaming_source.data_files.stored_names import StoredNames
-
-    return StoredNames(file.file.stored)
-
-
-def _with_instants(field: pa.Field, path: str, instants: Collection[str]) -> pa.Field:
-    if path in instants:
-        return field.with_type(pa.timestamp(field.type.unit, "UTC"))
-    if not pa.types.is_struct(field.type):
-        return field
-    inner = [_with_instants(inner, f"{path}.{inner.name}", instants) for inner in field.type]
-    return field.with_type(pa.struct(inner))
+def _with_instants(kind: pa.DataType, leaves: Iterator[bool]) -> pa.DataType:
+    """Return a type in which the leaves that are INT96, in the order of the file's columns, are instants."""
+    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
+        return pa.timestamp(kind.unit, "UTC") if next(leaves) else kind
+    if pa.types.is_map(kind):
+        key = kind.key_field.with_type(_with_instants(kind.key_type, leaves))
+        return pa.map_(key, kind.item_field.with_type(_with_instants(kind.item_type, leaves)))
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    fields = [field.with_type(_with_instants(field.type, leaves)) for field in fields]
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    return pa.large_list(fields[0]) if pa.types.is_large_list(kind) else pa.list_(fields[0])

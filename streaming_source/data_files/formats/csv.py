@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from streaming_source.api.options import any_text, boolean, option_field
-from streaming_source.data_files.evolution import check_distinct, own_columns
+from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.lines import LineFile
@@ -122,7 +122,8 @@ class CsvFormat(RecordFormat):
         if self.header:
             names, _ = self._names_in_first(file)
             # A file without a header is empty: any names will do.
-            names = file.columns = names or tuple(wanted)
+            known = {stored: name for name, stored in found_as(file.path, names, wanted, file.case_sensitive).items()}
+            names = file.columns = tuple(known.get(name, name) for name in names) or tuple(wanted)
         elif self.names is not None:
             names = self.names
         elif self.infer_schema:
@@ -131,7 +132,7 @@ class CsvFormat(RecordFormat):
             file.put_back(read)
         else:
             names = tuple(wanted)
-        check_distinct(file.path, names)
+        check_distinct(file.path, [pa.field(name, pa.null()) for name in names], case_sensitive=True)
         if wanted and names and not own_columns(names, wanted):
             raise SchemaError(
                 f"{file.path} has no column {wanted[0]!r} nor any other that is read; it has {', '.join(names)}. "

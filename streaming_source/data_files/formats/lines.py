@@ -52,6 +52,7 @@ class LineFile(OpenFile):
         self.path = path
         self.seeks = seeks
         self.names: tuple[str, ...] = ()
+        self.case_sensitive = False
         self._format = file_format
         self._stream = stream
         self._offset = 0
@@ -220,6 +221,7 @@ class LineFormat(FileFormat):
                 stream, same_bytes = self._stream(stream)
             try:
                 lines = LineFile(self, path, stream, seeks=codec is None and utf_8 and same_bytes)
+                lines.case_sensitive = file.case_sensitive
                 lines.names = self.begin(lines, schema)
                 yield lines
             except pa.ArrowNotImplementedError as error:

@@ -11,20 +11,27 @@ from typing import Any, Final
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import choice, option_names, text
 from streaming_source.data_files.formats.base import FileFormat
-from streaming_source.data_files.formats.columnar import ArrowFormat, OrcFormat, ParquetFormat
+from streaming_source.data_files.formats.columnar import ParquetFormat
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FORMAT_OPTIONS", "format_of"]
 
-_COLUMNAR: Final[Mapping[str, type[FileFormat]]] = {kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat)}
-"""Formats without options."""
+_NAMES: Final = ("parquet", "arrow", "orc", "csv", "json", "text")
 
-_NAMES: Final = (*_COLUMNAR, "csv", "json", "text")
+
+# Imported here: most files are Parquet.
+
+
+@cache
+def _formats_without_options() -> Mapping[str, type[FileFormat]]:
+    from streaming_source.data_files.formats.arrow import ArrowFormat
+    from streaming_source.data_files.formats.orc import OrcFormat
+
+    return {kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat)}
 
 
 @cache
 def _formats_of_text() -> Mapping[str, type[FileFormat]]:
-    # Imported here: most files are columnar.
     from streaming_source.data_files.formats.csv import CsvFormat
     from streaming_source.data_files.formats.json import JsonFormat
     from streaming_source.data_files.formats.lines import TextFormat
@@ -77,10 +84,13 @@ FORMAT_OPTIONS: Final = OptionSet(
 def format_of(values: Mapping[str, Any]) -> FileFormat:
     """Return the format that parsed values of `FORMAT_OPTIONS` describe."""
     name = values["fileFormat"]
-    if name in _COLUMNAR and "delimiter" not in values:
+    if "delimiter" not in values:
         # No option of text was given.
-        return _COLUMNAR[name]()
-    kinds = {**_COLUMNAR, **_formats_of_text()}
+        if name == ParquetFormat.name:
+            return ParquetFormat()
+        if name in (others := _formats_without_options()):
+            return others[name]()
+    kinds = {**_formats_without_options(), **_formats_of_text()}
     attributes = {option: attribute for attribute, option in option_names(kinds[name]).items()}
     given = {option: value for option in _options_of_text() if (value := values.get(option)) is not None}
     for option in sorted(given.keys() - attributes.keys()):
