@@ -138,7 +138,8 @@ class QueryEnd:
 
     Where that is not known, `at_us` is None. Of a checkpoint it is known by the end of its planner, the process `pid`;
     or concluded from a micro-batch that is missing: one would announce that the split `overdue` has become idle.
-    Whether the checkpoint `is_gone` is None where that is not known. The process `other_pid` goes on with it.
+    Whether the checkpoint `is_gone` is None where that is not known. The process `other_pid` goes on with it. A run
+    that ends by itself (AvailableNow) `was_cut_off` where it had not come to its end.
     """
 
     error: str | None = None
@@ -147,6 +148,7 @@ class QueryEnd:
     pid: int | None = None
     is_gone: bool | None = None
     other_pid: int | None = None
+    was_cut_off: bool = False
 
 
 class FarRecord(NamedTuple):
@@ -171,7 +173,8 @@ class SplitExplanation(NamedTuple):
     own split around it. `earlier` is its earliest record that is not read, where that holds the watermark and is
     further behind than the bound on out-of-orderness foresees. It `missed_run` if it brought nothing in a run that ends
     by itself, and counts: it is idle in the next one that brings nothing of it either. Its first late record came when
-    it `was_idle`, where that is known.
+    it `was_idle`, where that is known. Its record
+    `stray` is further behind than any bound can cover: it is dated wrongly.
     """
 
     split_id: str
@@ -192,6 +195,7 @@ class SplitExplanation(NamedTuple):
     earlier: FarRecord | None = None
     missed_run: bool = False
     was_idle: bool = False
+    stray: FarRecord | None = None
 
     @property
     def next_place(self) -> str:

@@ -27,6 +27,9 @@ _MOST_RECORDS: Final = 100_000
 """Event times are loaded of at most so many splits of a micro-batch, with at most so many records each."""
 _NEIGHBOURS: Final = 1_000
 """Records behind one that is far ahead, by which it is found to be an outlier or not."""
+_YEAR_US: Final = 365 * 86_400_000_000
+_MOST_BOUNDS: Final = 100
+"""A record that is further behind than a year, and so many times the bound, is dated wrongly: no delay is that long."""
 _FAR: Final = 10
 """An outlier is so many times further from its neighbours than these lie apart, or may be out of order."""
 
@@ -39,7 +42,8 @@ class OutlyingTimes:
     watermark by being there and unread, though its split was read further than the bound on out-of-orderness foresees.
     `needed_bound_us` is the smallest bound on out-of-orderness with which none of the late records would have been late
     that a split delivered while it was read; None if there was none. Neither is known where only readers know event
-    times. The first late records of the splits that `came_back` came when these were idle. `latest_us` is the latest
+    times. `stray` has by split id the first record that is further behind than any bound can cover: it is dated
+    wrongly. The first late records of the splits that `came_back` came when these were idle. `latest_us` is the latest
     event time of all that was read, as far as a bound on out-of-orderness shows it.
     """
 
@@ -50,6 +54,7 @@ class OutlyingTimes:
         self._outliers: dict[str, tuple[int, int, bool]] = {}
         self.needed_bound_us: int | None = None
         self.came_back: set[str] = set()
+        self.stray: dict[str, FarRecord] = {}
         self.latest_us = NO_TIMESTAMP
 
     def note(
@@ -80,9 +85,17 @@ class OutlyingTimes:
         if bound_us is None or not plan.late.any():
             return
         was_read = (before.watermarks > MIN_WATERMARK) & (before.statuses != SplitStatus.IDLE)
-        for slot, _, times in _loaded((plan.late > 0) & was_read, before, plan, index):
-            needed_us = _disorder(times, int(before.watermarks[slot]) + bound_us + 1)
-            self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
+        most_us = max(_YEAR_US, _MOST_BOUNDS * bound_us)
+        for slot, start, times in _loaded((plan.late > 0) & was_read, before, plan, index):
+            behind_us = _behind(times, int(before.watermarks[slot]) + bound_us + 1)
+            strays = np.flatnonzero(behind_us > most_us)
+            if strays.size and (split_id := before.split_ids[slot]) not in self.stray:
+                position = start + int(strays[0])
+                place = event_times.place_of(split_id, position) or f"position {position}"
+                self.stray[split_id] = FarRecord(int(times[strays[0]]), place)
+            needed_us = int(behind_us[behind_us <= most_us].max(initial=0))
+            if needed_us > bound_us or not strays.size:
+                self.needed_bound_us = max(needed_us, self.needed_bound_us or 0)
 
     def note_earlier(
         self, plan: MicroBatchPlan, index: EventTimeIndex, event_times: EventTimeProvider[Any], bound_us: int
@@ -149,6 +162,7 @@ class OutlyingTimes:
             self.far.pop(split_id, None)
             self.earlier.pop(split_id, None)
             self.came_back.discard(split_id)
+            self.stray.pop(split_id, None)
             self._outliers.pop(split_id, None)
 
 
@@ -181,11 +195,10 @@ def _stands_out(time_us: int, watermark: int, behind: Int64Array, bound_us: int)
     return time_us - latest > _FAR * max(latest - int(around.min()), bound_us)
 
 
-def _disorder(times: Int64Array, latest_us: int) -> int:
-    """Return how far a record is behind the latest one before it, at most; `latest_us` precedes all of them."""
-    valid = times[times != NO_TIMESTAMP]
-    latest = np.maximum(np.maximum.accumulate(valid), latest_us) if valid.size else valid
-    return int((latest - valid).max(initial=0))
+def _behind(times: Int64Array, latest_us: int) -> Int64Array:
+    """Return how far each record is behind the latest one before it, 0 without a time; `latest_us` precedes all."""
+    latest = np.maximum(np.maximum.accumulate(times), latest_us) if times.size else times
+    return np.where(times == NO_TIMESTAMP, 0, latest - times)
 
 
 def with_source(
@@ -213,6 +226,8 @@ def with_source(
         splits = [split._replace(far=far.get(split.split_id)) for split in splits]
     if earlier := outlying.earlier:
         splits = [split._replace(earlier=earlier.get(split.split_id)) for split in splits]
+    if stray := outlying.stray:
+        splits = [split._replace(stray=stray.get(split.split_id)) for split in splits]
     if came_back := outlying.came_back:
         splits = [split._replace(was_idle=split.split_id in came_back) for split in splits]
     if explanation.bounds.out_of_orderness_us is not None and not _may_lie_before(state, rules):

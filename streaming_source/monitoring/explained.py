@@ -18,7 +18,7 @@ from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.micro_batch import MicroBatch
-from streaming_source.monitoring.planner_note import PlannerNote, notes_of
+from streaming_source.monitoring.planner_note import PlannerNote, error_of_task, notes_of
 from streaming_source.monitoring.query_advice import on_behind, on_second_watermark, on_silent_source
 from streaming_source.monitoring.query_state import Query, QueryState, end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
@@ -135,6 +135,8 @@ class ExplainedQuery:
     def __str__(self) -> str:
         if not self.sources:
             nothing = "no source of this library has planned a micro-batch of this query"
+            if self.batch is not None and self.batch.late_of:
+                return "\n".join(self.batch.late_of)
             if self.batch is not None:
                 return (
                     "None of its sources is of this library: its watermark is the latest event time that these have "
@@ -194,6 +196,7 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     now_us = _clock_us() if now_us is None else now_us
     state = QueryState.of(query)
     history: list[_Reports] = [WatermarkReport.of_progress(progress) for progress in query.recentProgress]
+    history = [*_before(history, state), *history]
     at_us = max((one.explanation.at_us for reports in history[-1:] for one in reports if one), default=now_us)
     last = None
     if state.end is not None or state.is_at_work or not history:
@@ -215,6 +218,19 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     silent = on_silent_source(history[-1]) if history and state.end is None else None
     advice = tuple(filter(None, (second, silent)))
     return ExplainedQuery(_explained(history), None, now_us - at_us, state.name, state.end, advice)
+
+
+def _before(history: Sequence[_Reports], state: QueryState) -> list[_Reports]:
+    """Return what the checkpoint has from before the first progress, where that has late records already."""
+    first = next(iter(history), [])
+    known = sum(one.sequence for one in first if one is not None)
+    if not any(one is not None and one.explanation.late for one in first):
+        return []
+    return [
+        batch.sources
+        for batch in state.batches()
+        if sum(one.sequence for one in batch.sources if one is not None) < known and len(batch.sources) == len(first)
+    ]
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
@@ -248,6 +264,8 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
     if not batches:
         return ExplainedQuery(())
     last = batches[-1]
+    if last.late_of and not any(last.sources):
+        return ExplainedQuery((), last)
     now_us = _clock_us() if now_us is None else now_us
     notes = _last_notes(last)
     runs, end = any(note.runs for note in notes), end_by_notes(notes)
@@ -283,7 +301,15 @@ def _explained_with_notes(
 def _last_notes(batch: MicroBatch) -> list[PlannerNote]:
     """Return the last note of each planner that a micro-batch names, as far as they are on this machine."""
     names = [one.note for one in batch.sources if one is not None and one.note is not None]
-    return [note for name in names for note in notes_of(name)[:1]]
+    return [_with_error(note, batch) for name in names for note in notes_of(name)[:1]]
+
+
+def _with_error(note: PlannerNote, batch: MicroBatch) -> PlannerNote:
+    """Return the note with the error of a task, where one ended the query in its last micro-batch."""
+    if note.runs or note.error is not None or batch.is_committed:
+        return note
+    found = error_of_task(note.name, batch.planned_at_us)
+    return note if found is None else replace(note, error=found[0], at_us=found[1])
 
 
 def _of_batches(

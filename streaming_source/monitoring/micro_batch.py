@@ -99,6 +99,7 @@ class MicroBatch:
     report of each source of the query, None for a source that is not of this library. `statistics` are what Spark
     counted, None from a checkpoint. From a checkpoint `announced` has the watermark of each source at the end of this
     micro-batch, None for a source without the exact watermark; Spark's next watermark is the smallest of them.
+    `late_of` has in words how far its sources of `late_records` are.
     """
 
     number: int
@@ -109,6 +110,7 @@ class MicroBatch:
     statistics: Statistics | None = None
     committed_at_us: int | None = None
     announced: tuple[int | None, ...] = ()
+    late_of: tuple[str, ...] = ()
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
@@ -135,6 +137,20 @@ class MicroBatch:
 def _announced(offset: Any) -> int | None:
     """Return the watermark in the offset of a source with the exact watermark; None for another, or without one yet."""
     return offset.get("watermark") if sets_watermark(offset) else None
+
+
+def _late_of(offset: Any) -> str | None:
+    """Return what a source of late records has read, in words; None of another source."""
+    if not isinstance(offset, Mapping) or not {"query", "batch", "log", "n", "routed"} <= offset.keys():
+        return None
+    if offset["query"] is None:
+        return "It reads the late records of another query, which has written no micro-batch yet."
+    more = "; more wait" if offset.get("more") else ""
+    return (
+        f"It reads the late records of query {offset['query']}: it has read {offset['routed'] or 0:,}, all up to "
+        f"micro-batch {offset['batch']} of that query{more}. It has no watermark of its own: why they are late is "
+        "explained by the checkpoint of that query."
+    )
 
 
 def _batch_after(before: LastBatch | None, number: int, planned_us: int, done_us: int | None) -> LastBatch:
@@ -236,6 +252,7 @@ class CheckpointBatches:
             statistics=None,
             committed_at_us=done_us,
             announced=tuple(map(_announced, offsets)),
+            late_of=tuple(filter(None, map(_late_of, offsets))),
         )
         return _Kept(files, batch, since, last)
 

@@ -1,8 +1,9 @@
 """What a planner knows and its checkpoint does not: its last report, its error, and whether it runs.
 
-A checkpoint is written when a micro-batch is planned, and no planner knows where it is. So each planner leaves a
-*note* on its machine, whose name the offsets have, and who reads the checkpoint there finds it. The planner locks the
-file: one that is not locked is of a process that has ended, however it did.
+A checkpoint is written when a micro-batch is planned, and no planner knows where it is. So each planner leaves a *note*
+on its machine, whose name the offsets have, and who reads the checkpoint there finds it. The planner locks the file:
+one that is not locked is of a process that has ended, however it did. A task that fails on that machine leaves its
+error beside it.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
 splits, positions and event times, as the log of the driver does. No note of another user is read, nor one in a
@@ -33,7 +34,7 @@ from uuid import uuid4
 from alignment.exceptions import AlignmentError
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["PlannerNote", "Writer", "notes_of"]
+__all__ = ["PlannerNote", "Writer", "error_of_task", "leave_error", "notes_of"]
 
 _FOLDER: Final = "streaming-source-"
 _OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
@@ -53,7 +54,8 @@ class PlannerNote:
     """What one planner process left under a `name`: its last `report`, None before any, and what it failed with.
 
     It was written at `at_us`, processing time, by a planner of what it `reads`. It `runs` while its process does, and
-    it `was_closed` if Spark ended it, as it does with every query that ends.
+    it `was_closed` if Spark ended it, as it does with every query that ends. A run that ends by itself (AvailableNow)
+    `came_to_its_end` once it has planned all that it was to read.
     """
 
     name: str
@@ -64,6 +66,13 @@ class PlannerNote:
     was_closed: bool = False
     error: str | None = None
     report: WatermarkReport | None = None
+    came_to_its_end: bool = False
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether it planned a run that ends by itself, and its process ended before that."""
+        drains = self.report is not None and self.report.explanation.is_draining
+        return drains and not (self.runs or self.came_to_its_end)
 
     @property
     def was_killed(self) -> bool:
@@ -122,10 +131,14 @@ class Writer:
 
     def fail(self, error: BaseException) -> None:
         """Leave what the planner fails with."""
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-        self._left["error"] = " ".join(f"{name}: {error}".split())[:_SHOWN]
+        self._left["error"] = _error_text(error)
         self._write()
+
+    def end_run(self) -> None:
+        """Leave that a run which ends by itself has planned all that it reads."""
+        if not self._left.get("ended"):
+            self._left["ended"] = True
+            self._write()
 
     def close(self) -> None:
         """Spark ends this planner: it plans no more."""
@@ -177,6 +190,36 @@ class Writer:
         self._locked = opened
 
 
+def leave_error(name: str, error: BaseException) -> None:
+    """Leave what a task fails with beside the note of its planner, if that is of this machine and user."""
+    with suppress(OSError):
+        path = Path(name)
+        if _is_name(name) and _is_private(path.parent):
+            written = path.with_name(f"{path.name}.{os.getpid()}.task")
+            opened = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(opened, "w", encoding="utf-8") as file:
+                json.dump({"at": time.time_ns() // 1000, "error": _error_text(error)}, file)
+
+
+def error_of_task(name: str, since_us: int) -> tuple[str, int] | None:
+    """Return the last error that a task has left under a name since a time, and when; None without one."""
+    path, found = Path(name), []
+    if _is_name(name) and _is_private(path.parent):
+        for one in path.parent.glob(f"{path.name}.*.task"):
+            # As of a note: what is none says nothing.
+            with suppress(OSError, ValueError, KeyError, TypeError), open(_open_own(one), encoding="utf-8") as file:
+                left = json.loads(file.read(_MOST_BYTES))
+                found.append((int(left["at"]), str(left["error"])[:_SHOWN]))
+    at_us, error = max(found, default=(since_us - 1, ""))
+    return (error, at_us) if at_us >= since_us else None
+
+
+def _error_text(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return " ".join(f"{name}: {error}".split())[:_SHOWN]
+
+
 def notes_of(name: str) -> list[PlannerNote]:
     """Return the notes of a name, the last one first; none where this machine, or this user, has none of it."""
     path = Path(name)
@@ -222,6 +265,7 @@ def _read(path: Path) -> PlannerNote:
         was_closed=left.get("closed", False),
         error=left.get("error"),
         report=WatermarkReport.from_json(left["report"]) if "report" in left else None,
+        came_to_its_end=left.get("ended") is True,
     )
     if [type(note.pid), type(note.at_us), type(note.reads), type(note.was_closed)] != [int, int, str, bool] or not (
         note.error is None or isinstance(note.error, str)

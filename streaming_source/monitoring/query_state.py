@@ -30,6 +30,10 @@ _OURS: Final = ("alignment.exceptions.", "streaming_source.exceptions.")
 _SHOWN: Final = 600
 """Characters of an error."""
 _NO_MESSAGE: Final = "an error without a message"
+_LEVELS: Final = 20
+"""Causes of causes that are looked at."""
+_SAME: Final = 80
+"""Characters by which the message of a cause is found in that of its error."""
 
 
 class Query(Protocol):
@@ -75,13 +79,17 @@ class QueryState:
 
     def last_batch(self) -> MicroBatch | None:
         """Return the last micro-batch in the checkpoint; None if there is none, or it cannot be read."""
+        return next(reversed(self.batches()), None)
+
+    def batches(self) -> list[MicroBatch]:
+        """Return the micro-batches in the checkpoint, oldest first; none if it cannot be read."""
         if self.checkpoint is None:
-            return None
+            return []
         try:
-            return next(reversed(MicroBatch.of_checkpoint(self.checkpoint)), None)
+            return MicroBatch.of_checkpoint(self.checkpoint)
         except (AlignmentError, OSError):
             # It may be on a file system that only Spark has credentials for.
-            return None
+            return []
 
     def end_with(self, notes: Sequence[PlannerNote]) -> QueryEnd | None:
         """Return the end with what the checkpoint and the last note of each planner have in addition.
@@ -91,7 +99,9 @@ class QueryState:
         if self.end is None:
             return None
         others = [note.pid for note in notes if note.runs]
-        end = replace(self.end, is_gone=_is_gone(self.checkpoint), other_pid=others[0] if others else None)
+        cut_off = any(note.was_cut_off for note in notes)
+        is_gone, other_pid = _is_gone(self.checkpoint), others[0] if others else None
+        end = replace(self.end, is_gone=is_gone, other_pid=other_pid, was_cut_off=cut_off)
         is_unknown = end.error == _NO_MESSAGE
         if end.error is None or not (is_unknown or any(note.was_killed for note in notes)):
             return end
@@ -113,7 +123,8 @@ def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
     if not notes or any(note.runs for note in notes):
         return None
     last = max(notes, key=lambda note: note.at_us)
-    return QueryEnd(None, last.at_us, pid=last.pid, is_gone=False)
+    cut_off = any(note.was_cut_off for note in notes)
+    return QueryEnd(None, last.at_us, pid=last.pid, is_gone=False, was_cut_off=cut_off)
 
 
 def _is_gone(checkpoint: str | None) -> bool | None:
@@ -126,14 +137,27 @@ def _is_gone(checkpoint: str | None) -> bool | None:
 
 def _end_of(query: Query) -> QueryEnd:
     error = query.exception()
-    at_us = None
+    at_us, text = None, None if error is None else first_line(str(error))
     try:
         failed: Any = query._jsq.exception()  # type: ignore[attr-defined]
-        at_us = failed.get().time() * 1000 if failed.isDefined() else None
+        if failed.isDefined():
+            at_us = failed.get().time() * 1000
+            text = with_cause(text, failed.get())
     except Exception:
         # Spark Connect has no JVM, and other versions of Spark may keep it elsewhere: the time is not known then.
         pass
-    return QueryEnd(None if error is None else first_line(str(error)), at_us)
+    return QueryEnd(text, at_us)
+
+
+def with_cause(text: str | None, thrown: Any) -> str | None:
+    """Return an error with the message of what caused it, of which a Throwable of the JVM knows several levels."""
+    cause, levels = thrown, 0
+    while levels < _LEVELS and (behind := cause.getCause()) is not None:
+        cause, levels = behind, levels + 1
+    said = first_line(str(cause.getMessage() or ""))
+    if text is None or not levels or said == _NO_MESSAGE or said[:_SAME] in text:
+        return text
+    return f"{text.rstrip('.')}; caused by {cause.getClass().getSimpleName()}: {said}"[: 2 * _SHOWN]
 
 
 def _checkpoint_of(query: Query) -> str | None:

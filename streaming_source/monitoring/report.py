@@ -7,12 +7,12 @@
 
 It is as of the plan of the micro-batch, and decoding a state ignores it. `behind` counts the unread records of each of
 the offset's splits: splits with some wait for `waitsFor`, the others for records. These fields are there if they are
-not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `wasIdle`, `locked`, `invalid`,
-`far` and `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`, `readsAt`,
-`availableNow`, `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position, ...]`. `rows`
-are the records of the micro-batch, `reads` is what the source reads, `needs` the bound with which no record would have
-been late, `late` is the option, if that is `route`, `upstream` the checkpoint of a writer that holds the watermark, and
-`note` names the notes of the query's planners: see `planner_note`.
+not empty: `others` (splits that wait for something else), `holds`, `next`, `outliers`, `wasIdle`, `stray`, `locked`,
+`invalid`, `far` and `earlier` (see `SplitExplanation`), all by the numbers of splits in the offset; `horizon`,
+`readsAt`, `availableNow`, `group` (a `GroupMember`), and `places`, of splits that are not written as `[id, position,
+...]`. `rows` are the records of the micro-batch, `reads` is what the source reads, `needs` the bound with which no
+record would have been late, `late` is the option, if that is `route`, `upstream` the checkpoint of a writer that holds
+the watermark, and `note` names the notes of the query's planners: see `planner_note`.
 """
 
 from __future__ import annotations
@@ -231,6 +231,8 @@ def _split_to_json(split: SplitExplanation) -> dict[str, Any]:
         found["missedRun"] = True
     if split.was_idle:
         found["wasIdle"] = True
+    if split.stray is not None:
+        found["strayRecord"] = {"time": _text(split.stray.time_us), "place": split.stray.place}
     return found if split.place is None else found | {"place": split.place}
 
 
@@ -254,6 +256,7 @@ def _split_from_json(split_id: str, found: Mapping[str, Any]) -> SplitExplanatio
         is_outlier=found.get("isOutlier", False),
         missed_run=found.get("missedRun", False),
         was_idle=found.get("wasIdle", False),
+        stray=_far_from_json(found["strayRecord"]) if "strayRecord" in found else None,
         earlier=_far_from_json(found["earlierRecord"]) if "earlierRecord" in found else None,
     )
 
@@ -385,6 +388,7 @@ def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offse
         "far": {str(at): split.far for at, split in splits.items() if split.far is not None},
         "earlier": {str(at): split.earlier for at, split in splits.items() if split.earlier is not None},
         "outliers": [at for at, split in splits.items() if split.is_outlier],
+        "stray": {str(at): split.stray for at, split in splits.items() if split.stray is not None},
         "wasIdle": [at for at, split in splits.items() if split.was_idle],
         "needs": explanation.needed_bound_us,
         "late": "route" if explanation.routes_late else None,
@@ -438,6 +442,7 @@ def report_of_offset(
                         is_outlier=at in facts.get("outliers", ()),
                         missed_run=split_id in silent,
                         was_idle=at in facts.get("wasIdle", ()),
+                        stray=FarRecord(*stray) if (stray := facts.get("stray", {}).get(str(at))) else None,
                         earlier=FarRecord(*early) if (early := facts.get("earlier", {}).get(str(at))) else None,
                     )
                 )

@@ -29,7 +29,8 @@ class AlignedInputPartition(InputPartition):
     If readers run watermark generators, or report the source's own watermarks, `generators` has by split id the
     position from which records are emitted, and the generator's state: earlier records were emitted before, and are
     read for the watermark alone. The reader reports to `gateway`; if that is a directory, `report_run` is the run of
-    the query to which it reports there. Both are None if the reader has nothing to report.
+    the query to which it reports there. Both are None if the reader has nothing to report. An error is left beside
+    the `note` of its planner.
     """
 
     splits: tuple[SourceSplit, ...]
@@ -43,5 +44,6 @@ class AlignedInputPartition(InputPartition):
     generators: Mapping[str, tuple[int, GeneratorState | None]] = field(default_factory=dict)
     gateway: GatewayAddress | None = None
     report_run: str | None = None
+    note: str | None = None
     # PySpark's own field, which its `__repr__` shows.
     value: Any = None

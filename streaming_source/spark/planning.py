@@ -138,6 +138,8 @@ class StreamPlanning:
             after = coordinator.advance(max_rows)
             self._standstill.check(processing_time_us())
             if after is before:
+                if coordinator.is_draining:
+                    note.end_run()
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._standstill.begin_batch()
@@ -150,7 +152,7 @@ class StreamPlanning:
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """Return what to read between two offsets; it depends on the offsets alone."""
-        with self._lock, self._noting(end):
+        with self._lock, self._noting(end) as note:
             before, after = self._state_of(start), self._state_of(end)
             coordinator = self._coordinator
             is_read_again = not coordinator.restored
@@ -191,6 +193,7 @@ class StreamPlanning:
                     generators={i: generators[i] for split in splits if (i := split.split_id) in generators},
                     gateway=gateway,
                     report_run=report_run,
+                    note=note.name,
                 )
                 for subtask_id, splits in enumerate(shares)
             ]

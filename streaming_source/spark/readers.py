@@ -238,8 +238,15 @@ def read_splits(
             if channel is not None:
                 channel.report(splits)
             events = ()
-    except AlignmentError as error:
-        raise without_trace(error) from None
+    except Exception as error:
+        if partition.note is not None:
+            # Imported here: few tasks fail.
+            from streaming_source.monitoring.planner_note import leave_error
+
+            leave_error(partition.note, error)
+        if isinstance(error, AlignmentError):
+            raise without_trace(error) from None
+        raise
 
 
 def _read(

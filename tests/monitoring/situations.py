@@ -50,6 +50,7 @@ class Situation:
         bounded: bool = False,
         reports: Reports | None = None,
         in_group: bool = False,
+        available_now: bool = False,
     ) -> None:
         self.clock = FakeClock()
         self.clock.advance_to(START_US)
@@ -67,6 +68,7 @@ class Situation:
             max_rows=max_rows,
             reports=reports,
             group=self._exchange("testing") if in_group else None,
+            available_now=available_now,
         )
         self._codec = OffsetCodec(self.source)
         self.recentProgress: list[dict[str, Any]] = []
@@ -102,6 +104,14 @@ class Situation:
         self.status = {"message": "Processing new data"}
         self._jsq = _Wrapped(self.folder / "checkpoint", None)
         return self
+
+    def next_run(self, **splits: Iterable[float]) -> Situation:
+        """A day later, with more records of these splits."""
+        self.clock.advance("1 day")
+        for split_id, seconds in splits.items():
+            self.source.go_on(f"carrier={split_id}", *records(seconds))
+        self._harness.restart()
+        return self.run()
 
     def fail(self, error: str) -> Situation:
         """The query ends with an error."""
@@ -195,6 +205,8 @@ class _Harness(SourceHarness):
             workers=InlineWorkers(self.clock),
             group=self._group,
         )
+        if self.available_now:
+            coordinator.drain()
         coordinator.restore(self.state)
         return coordinator
 
@@ -322,6 +334,35 @@ def delay_too_small(folder: Path) -> Situation:
     return query.let_pass(10, each)
 
 
+def zeros_for_no_time(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 1])}).run()
+    query.source.go_on("carrier=HA", at(2), 0, at(3))
+    query.source.go_on("carrier=UA", at(2), at(3))
+    return query.let_pass(1)
+
+
+def another_unit_from_one_record_on(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 1])}).run()
+    # Seconds, where milliseconds came before.
+    query.source.go_on("carrier=UA", at(2), *[at(second) // 1000 for second in (3, 4)])
+    query.source.go_on("carrier=HA", at(2), at(3))
+    return query.let_pass(1)
+
+
+def run_without_a_split(folder: Path) -> Situation:
+    query = Situation(
+        folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 2])}, idle=None, available_now=True
+    )
+    query.run()
+    return query.next_run(UA=[86_400, 86_402]).let_pass(2)
+
+
+def split_that_is_two_runs_late(folder: Path) -> Situation:
+    query = run_without_a_split(folder)
+    query.next_run(UA=[172_800])
+    return query.next_run(HA=[86_400, 172_000, 172_900]).let_pass(2)
+
+
 def nothing_wrong(folder: Path) -> Situation:
     query = Situation(folder, {"carrier=HA": records([0, 1]), "carrier=UA": records([0, 1])}, drift="1 minute").run()
     second = iter(range(2, 100))
@@ -359,5 +400,9 @@ SITUATIONS: dict[str, Callable[[Path], Situation]] = {
         dead_group_member,
         read_limit_too_small,
         delay_too_small,
+        zeros_for_no_time,
+        another_unit_from_one_record_on,
+        run_without_a_split,
+        split_that_is_two_runs_late,
     )
 }

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from alignment.explain import QueryEnd
-from streaming_source.monitoring.planner_note import PlannerNote
-from streaming_source.monitoring.query_state import QueryState
-from tests.monitoring.situations import Situation, sink_hangs
+from alignment.combine import SplitStatus
+from alignment.explain import Bounds, Cause, Explanation, QueryEnd, SplitExplanation, WaitsFor
+from streaming_source.monitoring.causes.answer import advice_on, cause_of, sentence
+from streaming_source.monitoring.explained import _with_error
+from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.planner_note import PlannerNote, Writer, error_of_task, leave_error, notes_of
+from streaming_source.monitoring.query_state import QueryState, end_by_notes, with_cause
+from streaming_source.monitoring.report import WatermarkReport
+from tests.monitoring.situations import Situation, at, sink_hangs
 
 CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 3."
 
@@ -81,3 +87,122 @@ def test_a_query_that_was_stopped_has_not_failed_though_its_planner_was_killed_t
     end = QueryState(None, QueryEnd(None, None), False, None).end_with([PlannerNote("n", 7, 2, "r", runs=False)])
     assert end is not None
     assert end.error is None
+
+
+def test_an_available_now_run_that_was_killed_has_not_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "streaming-source-0"
+    folder.mkdir(mode=0o700)
+    writer = Writer(None, folder=folder)
+    report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(2), at(2), is_draining=True))
+    writer.report(report, report.to_json())
+    writer.close()
+    end = end_by_notes(notes_of(writer.name))
+    assert end is not None
+    left = SplitExplanation("a", SplitStatus.ACTIVE, at(0), at(0), 3, 7_929, WaitsFor.NOTHING)
+    killed = replace(report.explanation, splits=(left,), end=end)
+    text = " ".join([sentence(killed), *(one.text for one in advice_on([killed]))])
+    assert cause_of(killed) is Cause.STOPPED
+    assert "before it had read all that it was to read" in text
+    assert "Start the query again with the same checkpointLocation" in text
+    assert "The run has ended" not in text
+    assert "maxDrift" not in text
+
+
+def test_an_available_now_run_that_came_to_its_end_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "streaming-source-0"
+    folder.mkdir(mode=0o700)
+    writer = Writer(None, folder=folder)
+    report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(2), at(2), is_draining=True))
+    writer.report(report, report.to_json())
+    writer.end_run()
+    writer.close()
+    end = end_by_notes(notes_of(writer.name))
+    left = SplitExplanation("a", SplitStatus.ACTIVE, at(0), at(0), 3, 7, WaitsFor.DRIFT)
+    ended = replace(report.explanation, splits=(left,), end=end, bounds=Bounds(3_600_000_000))
+    assert cause_of(ended) is Cause.UNREAD
+    text = " ".join(one.text for one in advice_on([ended]))
+    # That is maxOutOfOrderness.
+    assert "raise maxDrift, leave out" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            "streaming_source.exceptions.OffsetError: the offset is of another source; use a new checkpointLocation",
+            "Do what the error names: started again as it was, the query fails in the same way.",
+        ),
+        (
+            "streaming_source.exceptions.MalformedDataError: a/0.parquet appeared after a/1.parquet. Let later files "
+            "have later names, or read with splitBy = file",
+            "Do what the error names",
+        ),
+        (
+            "[FAILED_READ_FILE.FILE_NOT_EXIST] /out/_spark_metadata/1 does not exist",
+            "The sink was removed, or its log",
+        ),
+        (
+            "java.lang.IllegalStateException: /out/_spark_metadata/0 doesn't exist when compacting",
+            "The sink was removed",
+        ),
+    ],
+)
+def test_a_start_with_the_same_checkpoint_is_advised_only_where_it_cures(tmp_path: Path, error: str, says: str) -> None:
+    text = said(sink_hangs(tmp_path).fail(error))
+    assert says in text
+    assert "loses nothing" not in text
+
+
+class Thrown:
+    """A Throwable of the JVM, as Py4J shows it."""
+
+    def __init__(self, kind: str, message: str | None, cause: Thrown | None = None) -> None:
+        self._kind, self._message, self._cause = kind, message, cause
+
+    def getCause(self) -> Thrown | None:
+        return self._cause
+
+    def getMessage(self) -> str | None:
+        return self._message
+
+    def getClass(self) -> Thrown:
+        return self
+
+    def getSimpleName(self) -> str:
+        return self._kind
+
+
+def test_the_cause_of_an_error_is_said_however_deep_it_is() -> None:
+    full = Thrown("IOException", "No space left on device")
+    thrown = Thrown("A", "Job aborted", Thrown("B", "Task failed", Thrown("C", "while writing rows", full)))
+    assert with_cause("Job aborted.", thrown) == "Job aborted; caused by IOException: No space left on device"
+    assert with_cause("No space left on device", thrown) == "No space left on device"
+    assert with_cause("Job aborted", Thrown("A", "Job aborted")) == "Job aborted"
+
+
+def test_what_a_task_fails_with_is_beside_the_note_of_its_planner(tmp_path: Path) -> None:
+    folder = tmp_path / "streaming-source-0"
+    folder.mkdir(mode=0o700)
+    name = Writer(None, folder=folder).name
+    leave_error(name, ValueError("a.csv: record 7 has 3 fields"))
+    found = error_of_task(name, 0)
+    assert found is not None
+    error, at_us = found
+    assert error == "ValueError: a.csv: record 7 has 3 fields"
+    assert error_of_task(name, at_us + 1) is None
+    assert [note.error for note in notes_of(name)] == [None]
+
+
+def test_the_checkpoint_of_a_query_whose_task_failed_says_why(tmp_path: Path) -> None:
+    folder = tmp_path / "streaming-source-0"
+    folder.mkdir(mode=0o700)
+    writer = Writer(None, folder=folder)
+    note_of_query = PlannerNote(writer.name, 7, 2, "r", runs=False, was_closed=True)
+    leave_error(writer.name, ValueError("a.csv: record 7 has 3 fields"))
+    batch = MicroBatch(3, 1, 0, False, ())
+    with_error = _with_error(note_of_query, batch)
+    assert with_error.error == "ValueError: a.csv: record 7 has 3 fields"
+    assert _with_error(note_of_query, replace(batch, is_committed=True)) is note_of_query
+    end = end_by_notes([with_error])
+    assert end is not None
+    assert end.error == with_error.error

@@ -38,6 +38,10 @@ EXPECTED: dict[str, tuple[str, list[str], list[str]]] = {
     "dead group member": ("group", [HA], ["maxDrift"]),
     "read limit too small": ("rows", [HA, UA], ["maxRowsPerTrigger"]),
     "delay too small": ("nothing", [HA, UA], ["maxOutOfOrderness"]),
+    "zeros for no time": ("nothing", ["carrier=HA", "carrier=UA"], ["data"]),
+    "another unit from one record on": ("nothing", ["carrier=UA"], ["data"]),
+    "run without a split": ("silent", ["carrier=HA"], ["idleTimeout"]),
+    "split that is two runs late": ("silent", ["carrier=UA"], ["idleTimeout", "idleTimeout"]),
 }
 
 
@@ -67,7 +71,7 @@ def test_the_cause_is_found_in_the_progress_and_in_the_checkpoint_alone(
         of_batch = r"As of micro-batch \d+, planned at .* UTC \(.* ago\), (not )?committed; if the query runs:"
         assert re.fullmatch(of_batch, heading)
     heading, _, shown = str(live).partition("\n")
-    assert re.fullmatch(r"The query, testing script, as of 2026-01-01 .* UTC \(0 s ago\):", heading)
+    assert re.fullmatch(r"The query, testing script, as of 2026-01-0\d .* UTC \(0 s ago\):", heading)
     if name == "nothing there":
         assert stored.sources == ()
     elif name == "query failed":

@@ -95,6 +95,7 @@ class DirectoryDiscovery:
             for split_id in self._seen.keys() - listed:
                 self._forget_missing(split_id, set())
         new.sort()
+        self._check_renamed(lister, new)
         found = []
         for file, blocks in self.describe(new):
             newest_ms = self._remember(file)
@@ -155,6 +156,29 @@ class DirectoryDiscovery:
                 what = "was deleted, and a file of that name is there again"
             raise MalformedDataError(f"{file.relative_path} {what}. {_IN_ORDER_OF_NAMES}")
         return True
+
+    def _check_renamed(self, lister: Lister, new: Sequence[ListedFile]) -> None:
+        """Raise if a directory that was not there before has the files of one that is gone."""
+        known = self._seen.keys() | self.restored.keys()
+        came: dict[str, list[ListedFile]] = {}
+        for file in new:
+            if _split_of(file) not in known:
+                came.setdefault(_split_of(file), []).append(file)
+        for split_id, files in came.items():
+            for before in known:
+                had = next((file for file in files if self._had(before, file)), None)
+                if had is not None and not lister.list_again("" if before == "." else before):
+                    raise DataLossError(
+                        f"{before} is gone, and {split_id} has the same files, {had.name} for one: was the directory "
+                        f"renamed? With splitBy = directory its records would all be read once more, as those of "
+                        f"another split. Name it {before} again; to read them once more, use a new checkpointLocation"
+                    )
+
+    def _had(self, split_id: str, file: ListedFile) -> bool:
+        """Return whether a directory had this very file, by its name, time and bytes."""
+        reached = self.restored.get(split_id, FileSplit(split_id))
+        is_reached = (reached.file, reached.modified_ms, reached.size) == (file.name, file.modified_ms, file.size)
+        return is_reached or self._seen.get(split_id, {}).get(file.name) == file.version
 
     def _check_read(self) -> None:
         for split_id, count in self._read.items():

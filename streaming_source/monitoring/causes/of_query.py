@@ -15,6 +15,9 @@ __all__ = ["ENDED", "FAILED", "LONG_BATCH", "SLOW_BATCHES", "STOPPED", "UNREAD"]
 
 _CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
 """Of Spark's error where two queries write one checkpoint."""
+_SINKS: Final = ("_spark_metadata", "_delta_log")
+_GONE: Final = ("exist", "not found", "No such file", "NotFound", "NOT_FOUND")
+"""Of Spark's errors where the log of a sink is not there any more."""
 
 
 def _has_failed(explanation: Explanation) -> bool:
@@ -36,6 +39,11 @@ def _says_end(explanation: Explanation) -> str:
         )
     elif end.other_pid is not None:
         text = f"This run of the query has ended{at}; another one goes on with its checkpoint, process {end.other_pid}."
+    elif end.was_cut_off:
+        text = (
+            f"The run was ended{at} before it had read all that it was to read: it was stopped, or its driver was "
+            "killed, as where memory runs out."
+        )
     elif end.pid is not None:
         text = f"The query does not run any more: its planner, process {end.pid}, has ended{at}."
     if batch is not None and batch.done_us is None:
@@ -43,7 +51,7 @@ def _says_end(explanation: Explanation) -> str:
         text += (
             f" {_named_batch(batch).capitalize()}, planned at {planned}, is not committed: the next run reads it again."
         )
-        if end.error is None and end.pid is not None:
+        if end.error is None and end.pid is not None and not end.was_cut_off:
             text += " The query has failed in it, or was stopped: the log of the driver has the error."
     behind = sum(split.behind for split in explanation.splits)
     if explanation.watermark > MIN_WATERMARK:
@@ -57,7 +65,8 @@ def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
     mend = "Start" if end.error is None else "Mend what the error names, and start"
     again = "it goes on behind the last micro-batch that was committed, and loses nothing"
     text = f"{mend} the query again with the same checkpointLocation: {again}."
-    is_concurrent = end.error is not None and any(words in end.error for words in _CONCURRENT)
+    error = end.error or ""
+    is_concurrent = any(words in error for words in _CONCURRENT)
     if is_concurrent or end.other_pid is not None:
         text = (
             "Do not start this one again: another query goes on with the same checkpoint, and one of two fails or is "
@@ -69,6 +78,17 @@ def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "without it begins anew, at micro-batch 0, and reads all again: a sink that knows the numbers of "
             "micro-batches (files, Delta) skips those that it has, so give the query a new checkpointLocation and an "
             "empty place to write to."
+        )
+    elif "checkpointLocation" in error or "splitBy = file" in error:
+        text = (
+            "Do what the error names: started again as it was, the query fails in the same way. With a new "
+            "checkpointLocation it begins anew, and its sink needs an empty place, too."
+        )
+    elif any(words in error for words in _SINKS) and any(words in error for words in _GONE):
+        text = (
+            "The sink was removed, or its log: what it had is not written again, and what is written from now on may "
+            "not be readable. Restore it as it was at the last micro-batch that was committed; or give the query a new "
+            "checkpointLocation and an empty place to write to: it then reads all again."
         )
     elif end.is_gone is None:
         text = (
@@ -88,7 +108,7 @@ ENDED: Final = Rule(
 
 STOPPED: Final = Rule(
     Cause.STOPPED,
-    lambda explanation: explanation.end is not None and not explanation.is_draining,
+    lambda explanation: explanation.end is not None and (explanation.end.was_cut_off or not explanation.is_draining),
     _says_end,
     _start_again,
 )
@@ -156,7 +176,7 @@ SLOW_BATCHES: Final = Rule(
 
 
 def _leaves_records(explanation: Explanation) -> bool:
-    has_ended = explanation.is_draining and explanation.end is not None
+    has_ended = explanation.is_draining and explanation.end is not None and not explanation.end.was_cut_off
     return has_ended and any(split.behind for split in explanation.splits)
 
 
@@ -173,8 +193,7 @@ def _says_unread(explanation: Explanation) -> str:
 
 def _read_all(reports: Sequence[Explanation]) -> Iterator[Advice]:
     bounds = reports[-1].bounds
-    drift = bounds.max_drift_us if bounds.max_drift_us is not None else bounds.out_of_orderness_us
-    given = "" if drift is None else f", {format_duration(drift)} now"
+    given = "" if bounds.max_drift_us is None else f", {format_duration(bounds.max_drift_us)} now"
     yield Advice(
         "maxDrift",
         f"A later run reads them when the slowest split has come that far, or is idle. To read all in each run "

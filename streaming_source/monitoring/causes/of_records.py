@@ -55,7 +55,15 @@ def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
         return
     timeout_us, holder = last.bounds.idle_timeout_us, last.holders[0]
     idle_at_us = last.idle_at_us(holder)
-    if timeout_us is None:
+    if last.counts_runs:
+        if holder.missed_run:
+            yield Advice(
+                "idleTimeout",
+                f"See why split {holder.split_id!r} delivers nothing. Where it may be away for longer than one run, "
+                "give an idleTimeout that is longer than that; with one that is shorter than the time between two runs "
+                "nothing waits for it.",
+            )
+    elif timeout_us is None:
         yield Advice(
             "idleTimeout",
             f"Without idleTimeout split {holder.split_id!r} holds the watermark for as long as it is silent. If it may "
@@ -130,6 +138,8 @@ def _is_silent(explanation: Explanation) -> bool:
     """
     if not first_waits(explanation, WaitsFor.RECORDS):
         return False
+    if explanation.holders[0].missed_run:
+        return not all(split.missed_run for split in explanation.counting)
     at_us, probed_us = explanation.at_us, explanation.probed_us
     known_us = at_us if probed_us is None else min(probed_us, at_us)
     silent_us = explanation.holders[0].silent_since_us
@@ -344,9 +354,11 @@ def _leap(last: Explanation) -> str:
         return "Watermarks never go back: "
     idle_us = [us for us in map(last.idle_at_us, last.holders) if us is not None]
     until = f" until {moment(max(idle_us), last.at_us)}, when it is idle," if idle_us else ""
+    # Others than those that this record makes late.
+    before = "nothing more is late by it" if last.late else "nothing is late"
     return (
-        f"The watermark has not followed yet, since {named(last.held_by)} holds it{until} and nothing is late before "
-        "it does: a shorter idleTimeout would let it leap at once. Stop the query before that, "
+        f"The watermark has not followed yet, since {named(last.held_by)} holds it{until} and {before} before it does: "
+        "a shorter idleTimeout would let it leap at once. Stop the query before that, "
     )
 
 
@@ -359,6 +371,16 @@ def _give_the_unit(reports: Sequence[Explanation]) -> Iterator[Advice]:
     old = [s.split_id for s in last.splits if -_YEAR_US < s.watermark < _YEAR_US]
     far = [s.split_id for s in last.splits if s.watermark > latest_us]
     far += [s.split_id for s in last.splits if s.next_us is not None and s.next_us > latest_us]
+    if any(_YEAR_US <= s.watermark <= latest_us for s in last.splits):
+        # The option is right for those.
+        for split_id in [*old, *far]:
+            yield Advice(
+                "data",
+                f"The event times of {split_id!r} are {'of 1970' if split_id in old else 'far in the future'}, and "
+                "those of other splits are not: its numbers are of another unit. Correct them at their source, or "
+                "read that split in a query with its own timestampUnit.",
+            )
+        return
     if old:
         yield Advice(
             "timestampUnit",
@@ -390,7 +412,8 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             behind[split.split_id] = came_back
             came_back[split.split_id] += split.late
         elif len(reports) == 1 and split.late:
-            (unknown if reports[0].needed_bound_us is None else disordered)[split.split_id] += split.late
+            is_known = split.stray is not None or reports[0].needed_bound_us is not None
+            (disordered if is_known else unknown)[split.split_id] += split.late
     for before, after in pairwise(reports):
         known = {split.split_id: split for split in before.splits}
         for split in after.splits:
@@ -407,18 +430,22 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             if (more := split.late - (0 if last is None else last.late)) > 0:
                 cause[split.split_id] += more
     bounds = reports[-1].bounds
-    if disordered and bounds.out_of_orderness_us is not None:
+    strays = [split for split in reports[-1].splits if split.stray is not None]
+    yield from map(_dated_wrongly, strays)
+    is_explained = strays and not any(one.needed_bound_us for one in reports)
+    if disordered and bounds.out_of_orderness_us is not None and not is_explained:
         yield Advice(
             "maxOutOfOrderness",
             f"{counted(disordered.total(), 'record')} of {named(disordered)} came late while their split was being "
-            "read: records that are not there yet may be maxOutOfOrderness behind the latest one, "
-            f"{format_duration(bounds.out_of_orderness_us)}, and these were further behind. "
+            f"read: they were further behind the latest one before them than maxOutOfOrderness, "
+            f"{format_duration(bounds.out_of_orderness_us)}. "
             f"Raise it{_enough(reports)}: streaming_source.advise(frame), or streaming-source advise, prints which "
             "bound covers how many records.",
         )
-    if came_back and bounds.idle_timeout_us is not None:
-        longer = f"A longer idleTimeout than {format_duration(bounds.idle_timeout_us)}"
-        if reports[-1].counts_runs:
+    counts_runs = reports[-1].counts_runs
+    if came_back and (counts_runs or bounds.idle_timeout_us is not None):
+        longer = f"A longer idleTimeout than {format_duration(bounds.idle_timeout_us or 0)}"
+        if counts_runs:
             longer = "It had brought nothing in two runs in a row: an idleTimeout longer than it may be away, or none,"
         yield Advice(
             "idleTimeout",
@@ -442,6 +469,22 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "not say why: their split was new or had been idle, or maxOutOfOrderness is too small. "
             "streaming_source.advise(frame), or streaming-source advise, prints which bound covers how many records.",
         )
+
+
+def _dated_wrongly(split: SplitExplanation) -> Advice:
+    """What a record is that is further behind than any bound can cover."""
+    stray = split.stray
+    assert stray is not None
+    why = "no delay is that long"
+    if stray.time_us == 0:
+        why = "0 stands there for no time: give such records null, and invalidTimestamp=null or drop"
+    elif abs(stray.time_us) < _YEAR_US:
+        why = "that is a number of another unit than the records before it: timestampUnit is right for those"
+    return Advice(
+        "data",
+        f"The record at {stray.place} of split {split.split_id!r} is dated {moment(stray.time_us)}: {why}. "
+        "It is late, and no bound helps. Correct it at its source, or give eventTimeFrom, which leaves such times out.",
+    )
 
 
 def _enough(reports: Sequence[Explanation]) -> str:
