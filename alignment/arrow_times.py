@@ -273,6 +273,8 @@ _GRAMMAR = (
     r"(?:[Zz]|(?P<sign>[+-])(?P<zone_hour>\d{2})(?::?(?P<zone_minute>\d{2}))?)?)?\s*$"
 )
 _TOO_FINE = r"(\.\d{6})\d+"
+_LONGEST = 100
+"""Characters of a text in which its zone is looked for."""
 _ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
 
 
@@ -301,7 +303,7 @@ def _parse_uniform(texts: pa.Array, local: str) -> _Micros | None:
     first = texts.drop_null()[0].as_py() if texts.null_count else texts[0].as_py()
     if re.search(_TOO_FINE, first):
         texts = pc.replace_substring_regex(texts, _TOO_FINE, r"\1")
-    zone = "UTC" if _ENDS_WITH_ZONE.search(first) else None
+    zone = "UTC" if _ENDS_WITH_ZONE.search(first[-_LONGEST:]) else None
     try:
         epoch_us = texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
     except pa.ArrowInvalid:

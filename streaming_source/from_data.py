@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, get_args, get_type_hin
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Location", "as_id", "as_json", "as_place", "as_value", "is_stored_below", "path_below"]
+__all__ = ["Location", "as_id", "as_json", "as_place", "as_value", "is_relative", "is_stored_below", "path_below"]
 
 T = TypeVar("T")
 
@@ -109,6 +109,11 @@ def path_below(root: str, path: str) -> str | None:
     """
     found = posixpath.normpath(posixpath.join(root, path))
     return posixpath.relpath(found, root) if _is_below(posixpath.normpath(root), found) and "\0" not in path else None
+
+
+def is_relative(path: str) -> bool:
+    """Return whether a path out of data stays below the directory from which it counts. Links are not followed."""
+    return not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
 def is_stored_below(root: str, path: str) -> bool:

@@ -52,6 +52,8 @@ _REFUSED_TEXT: Final = re.compile(
 _NO_BUCKET_TEXT: Final = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", re.I)
 _OPTIONS: Final = "the options storage.*"
 _SHOWN: Final = 400
+_LOOKED_AT: Final = 4_000
+"""Characters of an answer of a store or its client that are used."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -125,10 +127,18 @@ def store_fault(error: OSError, what: str = "", options: str = _OPTIONS) -> Sour
 
 def _in_one_line(error: BaseException) -> str:
     """Return the message of a store's client in one line, free of colours and XML."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    text = re.sub(r"<\?xml.*?<Code>(.*?)</Code>(?:\s*<Message>(.*?)</Message>)?.*", r"\1: \2", text, flags=re.S)
+    # A store may answer with anything: only its beginning is looked at, and by nothing that goes back and forth in it.
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)[:_LOOKED_AT])
+    before, _, xml = text.partition("<?xml")
+    if code := _between(xml, "<Code>", "</Code>"):
+        text = f"{before}{code}: {_between(xml, '<Message>', '</Message>')}"
     levels = [" ".join(level.split()) for level in text.removeprefix("Kernel error -> ").split("\u21b3")]
     return without_secrets(": ".join(levels)).rstrip(".: ")
+
+
+def _between(text: str, begin: str, end: str) -> str:
+    found, is_there, _ = text.partition(begin)[2].partition(end)
+    return found if is_there else ""
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from uuid import uuid4
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.exceptions import DataLossError
+from streaming_source.from_data import as_id
 from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["EntryName", "LateEntry", "LateLog", "new_log_id"]
@@ -78,13 +79,13 @@ class LateLog:
     journal
         Option `lateLocation`: a directory with the logs of any number of queries.
     log_id
-        Id of the query's late log, from its offsets.
+        Id of the query's late log, from its offsets. A `MalformedDataError` is raised if it may be a path.
     codec
         Codec of the source whose states the entries have.
     """
 
     def __init__(self, journal: Journal, log_id: str, codec: OffsetCodec) -> None:
-        self._journal = journal.within(log_id)
+        self._journal = journal.within(as_id(log_id))
         self._codec = codec
         self._written = 0
 

@@ -106,7 +106,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             remembered = Remembered(
                 forgotten=_pair(state.get("forgotten")),
                 segments=tuple(map(_segment, state.get("remembered", ()))),
-                log=_pair(state.get("log")),
+                log=_log(state.get("log")),
                 last=_segment(state["last"]) if "last" in state else None,
                 sketch=b64decode(state.get("sketch", "")),
                 unread=b64decode(state.get("unread", "")),
@@ -133,6 +133,15 @@ def _written(segment: Segment) -> list[Any]:
 def _segment(value: list[Any]) -> Segment:
     (ms, path), marks = value
     return Segment((ms, path), b64decode(marks))
+
+
+def _log(value: list[Any] | None) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    # Imported here: few queries have option stateLocation.
+    from streaming_source.from_data import as_id
+
+    return as_id(value[0]), int(value[1])
 
 
 def _pair(value: list[Any] | None) -> tuple[Any, Any] | None:

@@ -13,6 +13,7 @@ from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.listing import sink_log_of
 from streaming_source.connectors.files.selection import is_hidden
 from streaming_source.exceptions import OptionError
+from streaming_source.from_data import is_stored_below, path_below
 
 __all__ = ["Cleaner"]
 
@@ -24,7 +25,8 @@ class Cleaner:
 
     Cleaning is idempotent: a file that is gone counts as cleaned. A file that cannot be moved or deleted is logged, and
     left to the next start. Raises an `OptionError` if the archive is on another file system or where its files would be
-    read again, or if the files are the output of Spark's file sink.
+    read again, or if the files are the output of Spark's file sink. A file that a link outside of the root leads to is
+    read, as Spark does, and left where it is.
     """
 
     def __init__(
@@ -59,6 +61,11 @@ class Cleaner:
 
     def _clean(self, relative: str) -> None:
         path = posixpath.join(self._root, relative)
+        is_local = self._filesystem.type_name == "local"
+        if path_below(self._root, relative) is None or (is_local and not is_stored_below(self._root, path)):
+            what = self._config.clean_source
+            _log.warning("cleanSource = %s: %s is left where it is: it is outside of %s", what, path, self._root)
+            return
         try:
             if self._config.clean_source == "delete":
                 self._filesystem.delete_file(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyarrow import fs
@@ -16,7 +17,7 @@ from streaming_source.connectors.files.listing import ListedFile, Lister
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import DataFile, FileBlocks
-from streaming_source.exceptions import DataLossError, FileGoneError, SourceError
+from streaming_source.exceptions import DataLossError, FileGoneError, OffsetError, SourceError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.cleaning import Cleaner
@@ -52,6 +53,7 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
 
             self._cleaner = Cleaner(config, context.map_on_workers)
         self._until_ms = checkpoint.until_ms
+        self._names: list[list[str]] | None = None
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if self._cleaner is not None:
@@ -112,6 +114,17 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         if not self._config.ignore_changed_files:
             raise error
         _log.warning("ignored (ignoreChangedFiles): %s has changed since it was found", self._path(file.relative_path))
+
+    def _check_selected(self, split: FileSplit) -> None:
+        """Refuse a split of an offset that is below the common directory of all paths, and in none of them."""
+        if self._names is None:
+            self._names = self._config.root.names()
+        parts = [part for part in split.path.split("/") if part != "."]
+        if not any(all(map(fnmatchcase, parts, names)) for names in self._names):
+            raise OffsetError(
+                f"damaged offset: split {split.split_id!r} is in no directory of option path; restore the offset, or "
+                "start with a new checkpointLocation"
+            )
 
     def _path(self, *parts: str) -> str:
         return posixpath.normpath(posixpath.join(self._root, *parts))

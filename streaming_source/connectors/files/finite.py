@@ -360,6 +360,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         return blocks
 
     def _reopen(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
+        self._check_selected(split)
         info = self._filesystem.get_file_info(self._path(split.path))
         if info.type is fs.FileType.NotFound:
             self._config.skip(self._gone(split))
@@ -367,6 +368,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         return super()._reopen(split)
 
     def _file_now(self, split: FileSplit) -> ListedFile:
+        self._check_selected(split)
         info = self._filesystem.get_file_info(self._path(split.path))
         file = ListedFile.of_info(posixpath.dirname(split.path), info)
         if info.type is fs.FileType.File and split.is_rewritten(file):

@@ -61,6 +61,11 @@ class Selection:
         (filesystem, path, pattern), *others = self._parsed()
         return None if pattern or others else (filesystem, path)
 
+    def names(self) -> list[list[str]]:
+        """Return the names below the root that lead to each path, of which the last may be patterns."""
+        _, root = self.open()
+        return [[*filter(None, start[len(root) :].split("/")), *pattern] for _, start, pattern in self._parsed()]
+
     def patterns(self) -> tuple[str, ...]:
         """Return the paths without their file system, sorted: they identify this selection."""
         return tuple(sorted(posixpath.join(fixed, *pattern) for _, fixed, pattern in self._parsed()))

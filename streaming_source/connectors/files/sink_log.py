@@ -15,6 +15,7 @@ from pyarrow import fs
 from streaming_source.connectors.files.selection import SINK_LOG
 from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import MalformedDataError
+from streaming_source.from_data import path_below
 
 __all__ = ["SinkLog", "last_micro_batch"]
 
@@ -102,12 +103,12 @@ class SinkLog:
         paths = [path, f"{parts.netloc.rpartition('@')[2]}{path}", f"{parts.netloc.partition('@')[0]}{path}"]
         roots = [self._root]
         if self._filesystem.type_name == "local":
-            paths.append(os.path.realpath(path))
+            paths.append(os.path.realpath(path) if "\0" not in path else path)
             roots.append(os.path.realpath(self._root))
         for root in roots:
             for below in paths:
-                if below.startswith(f"{root.rstrip('/')}/"):
-                    return posixpath.relpath(below, root)
+                if below.startswith("/") == root.startswith("/") and (found := path_below(root, below)) is not None:
+                    return found
         raise self._malformed(name, f"it has {without_secrets(uri)!r}, which is not below: was the directory moved?")
 
     def _malformed(self, name: str, why: str) -> MalformedDataError:

@@ -128,3 +128,9 @@ def _check_types(split: FileSplit) -> None:
     numbers: tuple[object, ...] = (*counts, split.modified_ms or 0, split.size or 0, split.newest_ms or 0)
     if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
         raise TypeError("a name is no text, or a number no number")
+    if any(".." in name or name[:1] == "/" or "\0" in name for name in (split.path, split.file)) or "/" in split.file:
+        # Imported here: hardly any name may be a way out.
+        from streaming_source.from_data import is_relative
+
+        if not is_relative(split.path) or not is_relative(split.file) or "/" in split.file:
+            raise ValueError("a name leads out of option path")

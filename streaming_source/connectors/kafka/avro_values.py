@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streaming_source.connectors.kafka.avro_bounds import Check, bounds_of, is_bounded
 from streaming_source.connectors.kafka.avro_types import AvroType, Schema, logical_type, types_in
 from streaming_source.connectors.kafka.registry import SchemaText, UnknownSchemaError, missing_package
 from streaming_source.connectors.kafka.schema_values import Decode, DecodedValues
@@ -31,7 +32,7 @@ class AvroValues(DecodedValues):
 
     Fields are resolved as in Avro: a field that the writer lacks gets the reader's default, a field that the reader
     lacks is left out, numbers are promoted. Logical types are the reader's; timestamps and decimals of another unit or
-    scale are converted.
+    scale are converted. A record that its writer's schema lets grow beyond bounds is an invalid value.
     """
 
     framing = "AVRO"
@@ -43,7 +44,13 @@ class AvroValues(DecodedValues):
 
     @cached_property
     def _avro_type(self) -> AvroType:
-        found = AvroType.of(_parsed(self.schema), "value")
+        reader = _parsed(self.schema)
+        if not is_bounded(reader):
+            raise OptionError(
+                f"option valueFormat = 'avro': the types of the schema of {self.subject!r} are too deep in each "
+                "other, or too many; give option valueSchema with the fields that are read"
+            )
+        found = AvroType.of(reader, "value")
         if not pa.types.is_struct(found.column):
             raise OptionError(f"option valueFormat = 'avro': the schema of {self.subject!r} is not that of a record")
         _put_defaults(_parsed(self.schema))
@@ -58,7 +65,7 @@ class AvroValues(DecodedValues):
         same, reader = _parsed(self.schema), _parsed(self.schema)
         _put_defaults(reader)
         units = {unit for one in types_in(reader) if (unit := _unit(one)) is not None}
-        writers: dict[object, tuple[Schema, Schema]] = {}
+        writers: dict[object, tuple[Schema, Schema, Check | None]] = {}
         unknown: dict[object, float] = {}
 
         def decode(schema_id: Any, payload: io.BytesIO) -> Any:
@@ -68,17 +75,25 @@ class AvroValues(DecodedValues):
                 if key in unknown and time.monotonic() < unknown[key]:
                     raise UnknownSchemaError(f"schema {key}")
                 try:
-                    writer = _parsed(self.registry.by_id(schema_id))
+                    text = self.registry.by_id(schema_id)
                 except UnknownSchemaError:
                     if len(unknown) >= _MOST_UNKNOWN:
                         unknown.clear()
                     unknown[key] = time.monotonic() + _UNKNOWN_S
                     raise
+                try:
+                    writer = _parsed(text)
+                    check = bounds_of(writer)
+                except OptionError as error:
+                    raise ValueError(str(error)) from None
                 # Equal schemas need no resolution.
                 target = None if writer == same else reader
                 _decode_as_stored(writer, units if target else ())
-                schemas = writers[key] = writer, target
-            record = schemaless_reader(payload, *schemas)
+                schemas = writers[key] = writer, target, check
+            writer, target, check = schemas
+            if check is not None:
+                check(payload.getvalue()[payload.tell() :])
+            record = schemaless_reader(payload, writer, target)
             if payload.read(1):
                 raise ValueError("there are bytes after the record")
             return record

@@ -40,6 +40,10 @@ _PROTOBUF_TYPES: Final = {
 
 _ENUM: Final = 14
 
+_MOST_DEPTH: Final = 100
+"""Most messages in each other, as Protobuf itself reads."""
+_MOST_FIELDS: Final = 10_000
+
 
 @dataclass(frozen=True)
 class ProtobufValues(DecodedValues):
@@ -94,7 +98,10 @@ class ProtobufValues(DecodedValues):
                 file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
                 file.name = name
                 add(file)
-            return next(_top_level(pool.FindFileByName("value")))
+            found = next(_top_level(pool.FindFileByName("value")))
+            if _fields_in(found) > _MOST_FIELDS:
+                raise ValueError(f"it has more than {_MOST_FIELDS} fields, or messages too deep in each other")
+            return found
         except Exception as error:  # of base64, of parsing, of the pool; no message
             raise OptionError(
                 f"option valueFormat = 'protobuf': the latest schema of {self.subject!r} cannot be used: "
@@ -109,6 +116,19 @@ def _top_level(file: Any) -> Iterator[Any]:
     definition = FileDescriptorProto()
     file.CopyToProto(definition)
     return (file.message_types_by_name[message.name] for message in definition.message_type)
+
+
+def _fields_in(message: Any, inside: tuple[str, ...] = (), known: dict[str, int] | None = None) -> int:
+    """Return how many fields a message has, those of messages within it counted at each place. O(its types)."""
+    known = {} if known is None else known
+    if message.full_name not in known and message.full_name not in inside and len(inside) < _MOST_DEPTH:
+        inside = (*inside, message.full_name)
+        within = [field.message_type for field in message.fields if field.message_type is not None]
+        found = len(message.fields) + sum(_fields_in(one, inside, known) for one in within)
+        known[message.full_name] = found
+    elif len(inside) == _MOST_DEPTH:
+        return _MOST_FIELDS + 1
+    return known.get(message.full_name, 0)
 
 
 def _message(message: Any, where: str, inside: tuple[str, ...]) -> tuple[pa.DataType, Change]:

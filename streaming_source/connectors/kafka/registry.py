@@ -19,6 +19,7 @@ _FORMAT: Final = "serialized"
 """A format of schemas that only Protobuf has: descriptors instead of text."""
 
 _NOT_FOUND: Final = 404
+_MOST_REFERENCES: Final = 1000
 _PREFIX: Final = "schemaRegistry."
 
 _SECRET: Final = re.compile(r"password|secret|token|user\.info|key|proxy")
@@ -103,7 +104,7 @@ class SchemaRegistry:
                 schema = call(client)
                 if not isinstance(schema.schema_str, str):
                     raise ValueError("the answer has no schema")
-                return SchemaText(schema.schema_str, tuple(_referenced(client, schema).items()))
+                return SchemaText(schema.schema_str, tuple(_referenced(client, schema, {}).items()))
         except OptionError:
             raise
         except Exception as error:  # of the client, of HTTP, of connections
@@ -126,11 +127,15 @@ class SchemaRegistry:
         raise OptionError(failed)
 
 
-def _referenced(client: Any, schema: Any) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _referenced(client: Any, schema: Any, found: dict[str, str]) -> dict[str, str]:
+    """Add what a schema refers to, each name once, after what that refers to itself."""
     for reference in schema.references or ():
+        if reference.name in found:
+            continue
+        if len(found) == _MOST_REFERENCES:
+            raise ValueError(f"it refers to more than {_MOST_REFERENCES} schemas")
         other = client.get_version(reference.subject, reference.version, fmt=_FORMAT).schema
-        found.update(_referenced(client, other))
+        _referenced(client, other, found)
         found[reference.name] = other.schema_str
     return found
 
