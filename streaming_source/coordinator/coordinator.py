@@ -269,6 +269,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             else:
                 self.host.calls.wait()
 
+    def keep_start(self) -> SourceState[SplitT, CheckpointT]:
+        """Return a state that has where the source starts, behind a micro-batch without records if need be.
+
+        Spark commits the first micro-batch of a query, whether there is anything to read or not. So the first start of
+        a query decides, and not the first one that finds something.
+        """
+        if self.state.checkpoint is None:
+            self._plan(None, goes_on=True)
+        return self.state
+
     @property
     def _is_due(self) -> bool:
         """Whether there may be something to plan."""

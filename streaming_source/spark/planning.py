@@ -136,6 +136,8 @@ class StreamPlanning:
                 self.on_reports(reports)
             before = coordinator.state
             after = coordinator.advance(max_rows)
+            if after is before:
+                after = coordinator.keep_start()
             self._standstill.check(processing_time_us())
             if after is before:
                 if coordinator.is_draining:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError, OptionError, PathNotFoundError
+from tests.iceberg.commits import edit_metadata
 from tests.iceberg.tables import (
     SECOND,
     append,
@@ -132,6 +135,38 @@ def test_a_stream_from_a_time_reads_no_snapshot(tmp_path: Path) -> None:
     assert times(first) == [2 * SECOND, 3 * SECOND, 4 * SECOND, 9 * SECOND]
     assert times(none) == [9 * SECOND]
     assert times(all_of_them) == batch_times(table)
+
+
+def test_what_is_committed_before_a_time_that_is_still_to_come_is_passed_over(tmp_path: Path) -> None:
+    """Through restarts that name another time: the first start decides."""
+    table = create(tmp_path)
+    append(table, [1 * SECOND])
+    now_ms = table.refresh().current_snapshot().timestamp_ms
+    done = harness(tmp_path, {"stream_from_timestamp": now_ms + 60_000})
+    done.run()
+    done.state = done.coordinator.keep_start()
+    append(table, [2 * SECOND])
+    later(done)
+    done.source = replace(done.source, stream_from_timestamp=now_ms + 3_600_000)
+    done.restart()
+    append(table, [3 * SECOND])
+    later(done)
+
+    def made_in_a_minute(metadata: dict[str, Any]) -> None:
+        for snapshot, at_ms in zip(metadata["snapshots"][-2:], (now_ms + 60_000, now_ms), strict=True):
+            snapshot["timestamp-ms"] = at_ms
+        metadata["last-updated-ms"] = now_ms + 60_000
+
+    assert times(done) == []
+    append(table, [4 * SECOND])
+    append(table, [5 * SECOND])
+    edit_metadata(table, made_in_a_minute)
+    done.plan()
+    later(done)
+    done.restart()
+    done.run()
+    # The clock of the second one went back, behind one that counts.
+    assert times(done) == [4 * SECOND, 5 * SECOND]
 
 
 def test_a_batch_reads_the_snapshot_that_it_is_given(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
@@ -447,3 +448,26 @@ def test_a_stream_of_a_range_begins_where_it_begins_and_is_let_go_behind_it(topi
         wait_until(is_past, "the watermark passes the range")
         offset = begun.offset
     assert has_all()
+
+
+@pytest.mark.parametrize(
+    "begins",
+    [
+        lambda: {"startingOffsets": "latest"},
+        lambda: {"startingTimestamp": f"{time.time_ns() // 1_000_000}", "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["latest", "now"],
+)
+def test_the_first_start_decides_where_it_finds_nothing(topic: Topic, begins: Callable[[], dict[str, str]]) -> None:
+    topic.create(partitions=2).write([Record(T0_MS, b"0"), Record(T0_MS, b"1", partition=1)])
+    found, offset = [], None
+    for run in range(3):
+        if run:
+            topic.write([Record(time.time_ns() // 1_000_000 - 1_000, b"%d" % run, partition=run % 2)])
+        with reading(topic, **begins()) as begun:
+            begun.offset = begun.offset if offset is None else json.loads(json.dumps(offset))
+            begun.reader.prepareForTriggerAvailableNow()
+            found.append([record.value for batch in to_end(begun) for record in records(batch)])
+            offset = begun.offset
+
+    assert found == [[], [b"1"], [b"2"]]

@@ -55,12 +55,14 @@ class FilesCheckpoint:
     the offset; `order` is the order in which files are opened; with `by_name` files are known by their names
     alone. In the order of names or modification times `latest_us` is the latest event time in the files that were
     opened, None before any. A bounded source reads no file modified after `until_ms`; None before the first listing.
+    `after_ms` is `modifiedAfter` of the first start: a later one with a later time leaves out no more files.
     With `watermarkFrom` the writer's last claim is in `claims`.
     """
 
     finished: tuple[str, ...] = ()
     remembered: Remembered = field(default_factory=Remembered)
     until_ms: int | None = None
+    after_ms: int | None = None
     latest_us: int | None = None
     split_by: Literal["directory", "file"] = "directory"
     order: FileOrder = "eventTime"
@@ -89,6 +91,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
             "unread": b64encode(remembered.unread).decode() or None,
             "log": remembered.log,
             "until": value.until_ms,
+            "after": value.after_ms,
             "latest": value.latest_us,
             "splitBy": value.split_by,
             "order": None if value.order == "eventTime" else value.order,
@@ -115,6 +118,7 @@ class FilesCheckpointSerializer(SimpleVersionedSerializer[FilesCheckpoint]):
                 finished=tuple(state["finished"]),
                 remembered=remembered,
                 until_ms=state.get("until"),
+                after_ms=state.get("after"),
                 latest_us=state.get("latest"),
                 split_by=state.get("splitBy", "directory"),
                 order=state.get("order", "eventTime"),

@@ -377,7 +377,8 @@ class DirectoryEnumerator(FileSplitEnumerator):
             for split_id, files in self._unread.items():
                 while files and files[0][1] <= self._positions.get(split_id, 0):
                     self._cleaner.add(checkpoint_id, files.popleft()[0])
-        return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms)
+        after_ms = self._config.root.after_ms
+        return FilesCheckpoint(tuple(sorted(self._finished)), until_ms=self._until_ms, after_ms=after_ms)
 
     def _rebuild(self, start: FileSplit, end: FileSplit) -> FileLog:
         # A plan that counts records has those of files, too, that the source skips because their event times cannot be

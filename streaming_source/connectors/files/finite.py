@@ -315,6 +315,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         return FilesCheckpoint(
             remembered=replace(remembered, unread=self._finished.marks_of(not_read).tobytes()),
             until_ms=self._until_ms,
+            after_ms=self._config.root.after_ms,
             latest_us=latest_us,
             split_by="file",
             order=self._order,

@@ -182,10 +182,17 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
             from streaming_source.connectors.files.finite import FiniteFileEnumerator
 
             self._check_remembered(checkpoint)
-            return FiniteFileEnumerator(self, context, checkpoint)
+            return FiniteFileEnumerator(self._begun_as(checkpoint), context, checkpoint)
         from streaming_source.connectors.files.directories import DirectoryEnumerator
 
-        return DirectoryEnumerator(self, context, checkpoint)
+        return DirectoryEnumerator(self._begun_as(checkpoint), context, checkpoint)
+
+    def _begun_as(self, checkpoint: FilesCheckpoint) -> FileSource:
+        """Return the source with `modifiedAfter` of the first start, where it names a later time now."""
+        first_ms, now_ms = checkpoint.after_ms, self.root.after_ms
+        if first_ms is None or now_ms is None or now_ms <= first_ms:
+            return self
+        return replace(self, modified_after=format_timestamp(1000 * first_ms))
 
     def _check_remembered(self, checkpoint: FilesCheckpoint) -> None:
         """Raise an `OffsetError` if an option has changed by which finished files are known again."""

@@ -229,6 +229,7 @@ class IcebergLister:
             f"{self._title}, snapshot {number} ({done}, {made})",
             kind,
             micro_batches_of(snapshot),
+            made_ms=snapshot.timestamp_ms,
             files=LISTED.empty_table if kind is CommitKind.REWRITE else partial(self._added_by, snapshot),
             expiring_ms=dict if kind is CommitKind.APPEND else partial(self._expiring, snapshot),
         )

@@ -300,19 +300,21 @@ class IcebergSource(TableSource):
         metadata = table.metadata
         head = metadata.current_snapshot_id
         if self.stream_from_timestamp is not None:
-            return Start(self._before(table, inherits), has_snapshot=False)
+            return self._start_from(table, inherits)
         version = self._batch_snapshot(table)
         if version is None:
             version = head
         return Start(BEFORE_ALL, has_snapshot=False) if version is None else Start(version)
 
-    def _before(self, table: Table, inherits: Callable[[Snapshot], bool]) -> int:
-        """The snapshot after which a stream from a time starts."""
+    def _start_from(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Start:
+        """After the last snapshot before a time; what is committed before it from now on is not wanted either."""
         from_ms = self._millis("stream-from-timestamp", self.stream_from_timestamp)
         newest_first = ancestry(table.metadata, table.metadata.current_snapshot_id)
         before = next((one.snapshot_id for one in newest_first if one.timestamp_ms < from_ms), None)
-        if before is not None or not newest_first:
-            return BEFORE_ALL if before is None else before
+        if not newest_first or before == newest_first[0].snapshot_id:
+            return Start(BEFORE_ALL if before is None else before, has_snapshot=False, from_ms=from_ms)
+        if before is not None:
+            return Start(before, has_snapshot=False)
         oldest = newest_first[-1]
         if not is_first(table.metadata, oldest, inherits):
             raise OptionError(
@@ -320,7 +322,7 @@ class IcebergSource(TableSource):
                 f"{oldest.snapshot_id} (at {oldest.timestamp_ms} ms) have expired; give a later time, or leave it out "
                 "to start with the whole table"
             )
-        return BEFORE_ALL
+        return Start(BEFORE_ALL, has_snapshot=False)
 
     def _millis(self, name: str, value: int | datetime | str | None) -> int:
         """A time that an option names in milliseconds; of text and a `datetime` the first one that is not before it."""

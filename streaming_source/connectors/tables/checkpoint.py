@@ -23,7 +23,8 @@ class TableCheckpoint:
     `digest` is that of the last commit whose files are known, None where `TableLister` has none.
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A
     `bounded` source ends with what was listed at its start. `first` is where the stream started, in the state of its
-    first micro-batch alone: any other starts where the state before ends. With `watermarkFrom` it has the last `claims`
+    first micro-batch alone: any other starts where the state before ends. What is committed before `from_ms` is passed
+    over; None once something was committed then. With `watermarkFrom` it has the last `claims`
     of the table's writers, how many late records each writer has brought (`late_by`), and whose the versions are of
     which files are open (`writers`).
     """
@@ -34,6 +35,7 @@ class TableCheckpoint:
     indexing: str = "auto"
     bounded: bool = False
     first: Progress | None = None
+    from_ms: int | None = None
     claims: tuple[Claim, ...] = ()
     late_by: Mapping[str, int] = field(default_factory=dict)
     writers: Mapping[int, str] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
         state |= {"digest": value.digest} if value.digest else {}
         if value.first is not None:
             state["first"] = [value.first.after, value.first.in_snapshot]
+        state |= {} if value.from_ms is None else {"from": value.from_ms}
         state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
         state |= {"bounded": True} if value.bounded else {}
         state |= {"claims": [[*claim] for claim in value.claims]} if value.claims else {}
@@ -81,6 +84,7 @@ class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
                 indexing=state.get("indexing", "auto"),
                 bounded=bool(state.get("bounded", False)),
                 first=first,
+                from_ms=None if "from" not in state else int(state["from"]),
                 claims=Claim.from_json(state.get("claims", ())),
                 late_by={str(writer): int(count) for writer, count in state.get("lateBy", {}).items()},
                 writers={int(version): str(writer) for version, writer in state.get("writers", {}).items()},

@@ -88,6 +88,8 @@ class Commit:
     micro_batches
         The micro-batches that wrote it: none of a batch or of another engine, several where its writer named several.
         A micro-batch without rows may be committed too.
+    made_ms
+        When it was made, in milliseconds since 1970; None where that is not asked.
     restores
         Whether it makes the table what it was in an older version: no claim outlasts that.
     files
@@ -102,6 +104,7 @@ class Commit:
     kind: CommitKind
     micro_batches: tuple[MicroBatch, ...] = ()
     restores: bool = False
+    made_ms: int | None = None
     files: Callable[[], pa.Table] = field(default=LISTED.empty_table, compare=False, repr=False)
     expiring_ms: Callable[[], Mapping[str, int]] = field(default=dict, compare=False, repr=False)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from alignment.watermarks import Claim
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
 from streaming_source.connectors.tables.claimed import LATE_OF, ClaimedCommits, LateByWriter
-from streaming_source.connectors.tables.commits import ChangeRules, Commits, NewestMicroBatches
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, Commits, NewestMicroBatches
 from streaming_source.connectors.tables.expiring_files import ExpiringFiles
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.lister import TableLister
@@ -91,14 +91,15 @@ class _Added:
 class _Listed:
     """The result of one look at the table. The first one has where it `starts`, and the files that were open.
 
-    `digest` is that of the last commit whose files are known. With `watermarkFrom` it has what is `claimed`
-    by now, and whose the new versions are (`writers`).
+    `digest` is that of the last commit whose files are known; commits before `from_ms` are passed over. With
+    `watermarkFrom` it has what is `claimed` by now, and whose the new versions are (`writers`).
     """
 
     starts: Progress | None = None
     reopened: Sequence[tuple[TableFile, FileBlocks]] = ()
     added: Sequence[_Added] = ()
     digest: str | None = None
+    from_ms: int | None = None
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
     claimed: Claimed | None = None
     writers: Mapping[int, str] = field(default_factory=dict)
@@ -132,6 +133,8 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         self._last_digest = checkpoint.digest
         # That digest, once its files wait.
         self._digest = checkpoint.digest
+        # See `Start`: of the thread that lists, and of the next state.
+        self._passes_until_ms = self._from_ms = checkpoint.from_ms
         # Where the stream started, until the first state has it; None after a restart.
         self._first: Progress | None = None
         # Of the thread that lists; None without claims, or before the first listing.
@@ -164,12 +167,15 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
     def _list(self) -> _Listed:
         """Look at the table: at first as a whole. Called on a worker, by one thread at a time."""
         if self._last is not None:
-            found = self._new(self._last)
+            passed, from_ms = self._pass_over(self._last), self._passes_until_ms
+            self._last = passed[-1].last if passed else self._last
+            found = self._new(self._last) if from_ms is None else None
             if found is None:
-                return _Listed(digest=self._last_digest)
+                return _Listed(added=passed, digest=self._last_digest, from_ms=from_ms)
             added, commits = found
             self._last, self._last_digest = added.last, added.digest
-            return _Listed(added=[added], digest=added.digest, expiring_ms=commits.expiring_ms, **self._claimed())
+            more = {"digest": added.digest, "expiring_ms": commits.expiring_ms, **self._claimed()}
+            return _Listed(added=[*passed, added], **more)
         listed = self._list_first()
         assert listed.starts is not None, "the first look has where the stream starts"
         self._last = listed.added[-1].last if listed.added else listed.starts.after
@@ -182,7 +188,9 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         added: list[_Added] = []
         if progress is None:
             start = self._lister.start()
-            progress = Progress(start.version, start.has_snapshot)
+            self._passes_until_ms = start.from_ms
+            passed = self._pass_over(start.version)
+            progress = Progress(passed[-1].last if passed else start.version, start.has_snapshot)
         if self._table.open_claims is not None:
             schema, assigner = self._context.schema, self._context.timestamp_assigner
             claims = self._claims_of_commits = self._table.open_claims(schema, assigner, self._checkpoint.claims)
@@ -198,16 +206,31 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 added.append(found[0])
                 expiring |= found[1].expiring_ms
             after = step.last
+        added += self._pass_over(after)
+        after, from_ms = added[-1].last if added else after, self._passes_until_ms
         # What was committed before the first micro-batch is in it: a watermark must not pass it.
         is_complete = self._is_bounded and (self._checkpoint.progress is not None or progress.in_snapshot)
-        if not is_complete and (found := self._new(after)) is not None:
+        if not is_complete and from_ms is None and (found := self._new(after)) is not None:
             added.append(found[0])
             expiring |= found[1].expiring_ms
             digest = found[0].digest
         else:
             digest = self._check_digest(after)
         starts = Progress(progress.after, progress.in_snapshot)
-        return _Listed(starts, reopened, added, digest, expiring, **self._claimed())
+        return _Listed(starts, reopened, added, digest, from_ms, expiring, **self._claimed())
+
+    def _pass_over(self, after: int) -> list[_Added]:
+        """The commits after a version that are older than what the user wants, without their files, until one is not.
+
+        From that one on the clocks of commits say nothing.
+        """
+        if self._passes_until_ms is None:
+            return []
+        commits = self._lister.commits(after).whole()
+        older = _older(commits, self._passes_until_ms)
+        if len(older) < len(commits):
+            self._passes_until_ms = None
+        return [_Added(FILES.empty_table(), older[-1].version, count=len(older))] if older else []
 
     def _check_digest(self, version: int) -> str | None:
         """Return the digest of the last version whose files are known; an error if it was another one then."""
@@ -292,7 +315,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if listed.expiring_ms:
             removed = self._waiting.among({*listed.expiring_ms})
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
-        self._digest = listed.digest
+        self._digest, self._from_ms = listed.digest, listed.from_ms
         self._expiring.warn(len(self._waiting))
         if listed.claimed is not None:
             until_us, holder, self._claims = listed.claimed
@@ -374,6 +397,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             indexing=self._config.indexing,
             bounded=self._table.bounded,
             first=first,
+            from_ms=self._from_ms,
             claims=self._claims,
             late_by=dict(self._late.counts),
             writers=dict(self._late.writers),
@@ -385,6 +409,9 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         since = end.first if start is None or start.progress is None else start.progress
         assert since is not None, "the first state has where the stream started"
         assert end.progress is not None, "else no finished split is left out"
+        if start is not None and start.from_ms is not None:
+            older = _older(self._lister.commits(since.after, end.progress.last).whole(), start.from_ms)
+            since = Progress(older[-1].version if older else since.after)
         opened = map(TableSplit, self._opened_between(since, end.progress))
         return [*left, *(split for split in opened if split.split_id not in in_work)]
 
@@ -425,6 +452,11 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             f"{end.split_id} of {self._table.title} has changed: the rows {start.position} to {end.position} that were "
             "planned are not in it; restore it, or start with a new checkpointLocation"
         )
+
+
+def _older(commits: Sequence[Commit], than_ms: int) -> Sequence[Commit]:
+    """The commits until one that was made then or later."""
+    return list(takewhile(lambda commit: commit.made_ms is not None and commit.made_ms < than_ms, commits))
 
 
 def _rows(files: pa.Table) -> Iterator[TableFile]:
