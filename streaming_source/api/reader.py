@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array, WatermarkOutput
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.serializer import SourceEvent
@@ -230,6 +231,8 @@ class SourceReaderContext:
         Where a `SplitReader` takes clients that are expensive to make, and keeps them for the next micro-batch.
     enumerator
         That of the planner which reads ahead with this reader; None on an executor.
+    timestamp_assigner
+        What makes event times of the records, for a reader that compares them with what was known ahead of reading.
     """
 
     schema: pa.Schema
@@ -239,6 +242,7 @@ class SourceReaderContext:
     clients: KeptClients = field(default=KEPT_CLIENTS, compare=False)
     metrics: ReaderMetrics = field(default_factory=ReaderMetrics, compare=False)
     enumerator: SplitEnumerator[Any, Any] | None = field(default=None, compare=False)
+    timestamp_assigner: TimestampAssigner | None = field(default=None, compare=False)
 
 
 class SourceReader(ABC, Generic[SplitT]):

@@ -74,15 +74,17 @@ class DataFileEnumerator(
     def event_times(self, split_id: str, start: int, stop: int) -> npt.NDArray[np.int64]:
         file = self._logs[split_id].locate(start)
         assert file is not None, "only event times of indexed blocks are loaded"
-        first = start - file.position
-        rows = FileRows(self._stored(file.file), first, first + stop - start, file.seek_point(first))
+        part = file.range_of(start - file.position, stop - file.position)
+        rows = FileRows(self._stored(file.file), part.start, part.stop, part.seek_point)
         schema, assigner = self._context.schema, self._context.timestamp_assigner
         try:
-            return self._retries.run(lambda: self._format.event_times(rows, schema, assigner))
+            times = self._retries.run(lambda: self._format.event_times(rows, schema, assigner))
+            part.check(times)
+            return times
         except (FileGoneError, MalformedDataError) as error:
             self._config.skip(error)
         # A file that is corrupt or gone is skipped by readers too: any times within the bounds of its block will do.
-        return np.full(stop - start, file.blocks.max_us[file.block_of(first)[0]])
+        return np.full(stop - start, file.blocks.max_us[file.block_of(part.start)[0]])
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
         log = self._logs.get(end.split_id) or self._finished_logs.get(end.split_id)

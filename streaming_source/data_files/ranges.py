@@ -12,9 +12,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from alignment.arrow_times import format_timestamp
 from alignment.event_time_range import EventTimeRange
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.api import SourceSplit
 from streaming_source.data_files.file import DataFile, FileBlocks, SeekPoint
+from streaming_source.exceptions import DataLossError
 
 __all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
 
@@ -23,7 +27,8 @@ __all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_
 class FileRange:
     """Rows `[start, stop)` of one file; `position` is that of the first of them in its split.
 
-    `seek_point` is where a reader starts, at or before the first of them; None for the start of the file.
+    `seek_point` is where a reader starts, at or before the first of them; None for the start of the file. The event
+    times of the rows are from `low_us` to `high_us`, by the blocks of the file.
     """
 
     file: DataFile
@@ -31,6 +36,25 @@ class FileRange:
     stop: int
     position: int
     seek_point: SeekPoint | None = None
+    low_us: int = NO_TIMESTAMP
+    high_us: int = MAX_WATERMARK
+
+    def check(self, times: Int64Array) -> None:
+        """Raise a `DataLossError` if one of some event times is outside of the bounds: the statistics are wrong."""
+        if not times.size or (times.max() <= self.high_us and times.min() >= self.low_us):
+            return
+        valid = times[times != NO_TIMESTAMP]
+        low_us, high_us = int(valid.min(initial=MAX_WATERMARK)), int(valid.max(initial=NO_TIMESTAMP))
+        if low_us < self.low_us or high_us > self.high_us:
+            (of_rows, of_footer) = (
+                f"{format_timestamp(low)} to {format_timestamp(high)}"
+                for low, high in ((low_us, high_us), (self.low_us, self.high_us))
+            )
+            raise DataLossError(
+                f"{self.file.path}: rows {self.start} to {self.stop - 1} have event times from {of_rows}, but from "
+                f"{of_footer} by the statistics in its footer, which are wrong: a watermark that follows from them "
+                "drops rows. Set indexing = scan, and use a new checkpointLocation if rows were read already"
+            )
 
 
 class Arrival(NamedTuple):
@@ -89,6 +113,15 @@ class LoggedFile:
         ends = np.cumsum(self.blocks.rows)
         block = int(np.searchsorted(ends, row, side="right"))
         return block, int(ends[block - 1]) if block else 0
+
+    def range_of(self, first: int, stop: int) -> FileRange:
+        """Return the range of these rows of the file, one or more. O(blocks)."""
+        ends = np.cumsum(self.blocks.rows)
+        blocks = slice(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, stop - 1, side="right") + 1)
+        low_us, high_us = int(self.blocks.valid_min_us[blocks].min()), int(self.blocks.max_us[blocks].max())
+        # Where no event time is known there are no bounds.
+        bounds = (low_us, high_us) if low_us <= high_us else (NO_TIMESTAMP, MAX_WATERMARK)
+        return FileRange(self.file, first, stop, self.position + first, self.seek_point(first), *bounds)
 
     def seek_point(self, row: int) -> SeekPoint | None:
         """Return where a reader of this row starts; None if the file can only be read from its start."""
@@ -161,7 +194,7 @@ def cut_ranges(
                     continue
                 if end <= begin:
                     continue
-                current.append(FileRange(file.file, begin, end, file.position + begin, file.seek_point(begin)))
+                current.append(file.range_of(begin, end))
                 rows += end - begin
                 begin = end
                 if rows >= rows_per_range:

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
+from alignment.timestamps import TimestampAssigner
 from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.faults import StoreRetries
@@ -32,14 +33,24 @@ _SMALL_BYTES: Final = 4 << 20
 class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
     """Reads the columns `schema` of the ranges of its splits one after another, a batch a fetch.
 
-    Meanwhile threads open the next files, and fetch small ones whole, so that it does not wait for a store.
+    Meanwhile threads open the next files, and fetch small ones whole, so that it does not wait for a store. With an
+    `assigner` event times are compared with the statistics by which the rows were planned.
     """
 
-    def __init__(self, filesystem: fs.FileSystem, config: ReadingConfig, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        filesystem: fs.FileSystem,
+        config: ReadingConfig,
+        schema: pa.Schema,
+        assigner: TimestampAssigner | None = None,
+    ) -> None:
         self._filesystem = filesystem
         self._config = config
         self._format = config.zoned_format
         self._schema = schema
+        # All other bounds were computed of all event times.
+        has_statistics = self._format.has_statistics and config.indexing != "scan"
+        self._assigner = assigner if has_statistics and assigner and assigner.statistics_column else None
         self._retries = StoreRetries()
         # By split, in the order of addition. Without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
@@ -111,6 +122,8 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             )
             try:
                 for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):
+                    if self._assigner is not None:
+                        part.check(self._assigner.extract(block.batch, None).values)
                     yield RecordBlock(block.batch, block.positions + part.position - part.start)
             except (FileGoneError, MalformedDataError) as error:
                 self._config.skip(error)

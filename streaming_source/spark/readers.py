@@ -225,6 +225,7 @@ def read_splits(
         # After "no more splits" a request for a split has no effect, as with any coordinator.
         send_split_request=lambda: None,
         send_source_event_to_coordinator=_no_serializer,
+        timestamp_assigner=shaper.assigner,
     )
     if partition.gateway is not None or partition.report_run is not None:
         channel = _channel(source, partition, shaper.options.report_location, strategy)

@@ -300,6 +300,7 @@ class SourceHarness:
             subtask_id,
             send_split_request=lambda: host.request_split(subtask_id),
             send_source_event_to_coordinator=lambda event: host.enumerator.handle_source_event(subtask_id, event),
+            timestamp_assigner=self.strategy.timestamp_assigner,
         )
         output = CollectingOutput(self.strategy.timestamp_assigner, self._columns)
         ranges, events = pickle.loads(task)

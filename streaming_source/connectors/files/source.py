@@ -231,7 +231,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         # Imported here: the planner does not need it.
         from streaming_source.data_files.split_reader import FileSplitReader
 
-        return FileSplitReader(self.root.open()[0], self, context.schema)
+        return FileSplitReader(self.root.open()[0], self, context.schema, context.timestamp_assigner)
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:

@@ -225,7 +225,7 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
         return checkpoint.progress is not None
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[TableSplit]:
-        return FileSplitReader(self.open_files(), self, context.schema)
+        return FileSplitReader(self.open_files(), self, context.schema, context.timestamp_assigner)
 
 
 def table_options(kind: type[TableSource], foreign: dict[str, str]) -> OptionSet:
