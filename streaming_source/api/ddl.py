@@ -33,7 +33,10 @@ _TYPES: Final = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _DECIMALS: Final = ("decimal", "dec", "numeric")
-_TOKEN: Final = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<mark>[<>(),:])|(?P<end>\Z))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<mark>[<>(),:])"
+    r"|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<end>\Z))"
+)
 
 
 def schema_of_ddl(option: str, text: str) -> pa.Schema:
@@ -79,7 +82,15 @@ class _DdlReader:
         self._advance()
         if self._next == ":":
             self._advance()
-        return pa.field(name, self._type(name))
+        field = pa.field(name, self._type(name))
+        # As `StructType.toDDL` writes them. Columns of files may be null in any case, and need no comment.
+        if self._takes_word("not") and not self._takes_word("null"):
+            raise self._error("NULL")
+        if self._takes_word("comment"):
+            if not self._next.startswith(("'", '"')):
+                raise self._error("the text of a comment")
+            self._advance()
+        return field
 
     def _type(self, column: str) -> pa.DataType:
         name, begin = self._next.lower(), self._begin
@@ -93,9 +104,16 @@ class _DdlReader:
             inner = self._type(column)
             self._take(">")
             return pa.list_(inner)
+        if name == "map":
+            self._take("<")
+            key = self._type(column)
+            self._take(",")
+            item = self._type(column)
+            self._take(">")
+            return pa.map_(key, item)
         if name in _TYPES:
             return _TYPES[name]
-        near = difflib.get_close_matches(name, [*_TYPES, *_DECIMALS, "struct", "array"], n=1)
+        near = difflib.get_close_matches(name, [*_TYPES, *_DECIMALS, "struct", "array", "map"], n=1)
         self._begin = begin
         raise self._error(f"a type for column {column!r}{f' (did you mean {near[0]}?)' if near else ''}")
 
@@ -119,6 +137,13 @@ class _DdlReader:
         self._advance()
         return number
 
+    def _takes_word(self, word: str) -> bool:
+        """Go on after the word if it is the next one; return whether it was."""
+        found = self._is_name and self._next.lower() == word
+        if found:
+            self._advance()
+        return found
+
     def _take(self, token: str) -> None:
         if self._next != token or (not token and self._at < len(self._text)):
             raise self._error(repr(token) if token else "a comma or the end")
@@ -132,7 +157,9 @@ class _DdlReader:
         self._at = token.end()
         self._is_name = token["quoted"] is not None or token["word"] is not None
         quoted = token["quoted"]
-        self._next: str = quoted.replace("``", "`") if quoted else (token["word"] or token["mark"] or "")
+        self._next: str = (
+            quoted.replace("``", "`") if quoted else (token["word"] or token["mark"] or token["text"] or "")
+        )
 
     def _error(self, expected: str) -> OptionError:
         found = self._text[self._begin :].strip() or "its end"

@@ -41,10 +41,29 @@ def test_types_are_written_as_in_spark() -> None:
         ("t int; n int", "a name or a type is expected instead of '; n int'"),
         ("t int, t string", "more than one column of the name t"),
         ("t array int", "'<' is expected instead of 'int'"),
-        ("t map<int, string>", "a type for column 't' is expected instead of 'map<int, string>'"),
+        ("t map<int>", "',' is expected instead of '>'"),
+        ("t int not", "NULL is expected instead of 'its end'"),
+        ("t int comment x", "the text of a comment is expected instead of 'x'"),
         ("t struct<x int", "'>' is expected instead of 'its end'"),
     ],
 )
 def test_types_that_are_not_understood_are_pointed_at(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=f"option dataSchema = .*{message}"):
         schema_of_ddl("dataSchema", text)
+
+
+@pytest.mark.parametrize("comment", ["'when'", '"it\'s"', r"'it\'s, <so>'", "''"])
+def test_columns_are_understood_as_to_ddl_of_spark_writes_them(comment: str) -> None:
+    text = f"t TIMESTAMP NOT NULL COMMENT {comment},s STRUCT<a: INT NOT NULL COMMENT {comment}>,m MAP<STRING, BIGINT>"
+    struct = pa.struct([("a", pa.int32())])
+    moment = pa.timestamp("us", "UTC")
+    wanted = pa.schema([("t", moment), ("s", struct), ("m", pa.map_(pa.string(), pa.int64()))])
+    assert schema_of_ddl("dataSchema", text) == wanted
+
+
+def test_the_words_of_a_constraint_may_be_names() -> None:
+    assert schema_of_ddl("dataSchema", "not int, comment string comment 'x', null date").names == [
+        "not",
+        "comment",
+        "null",
+    ]

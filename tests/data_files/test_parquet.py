@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.reading import T0, micros, read_all, read_batch
+from tests.spark.reading import SECOND, T0, micros, put, read_all, read_batch, stamps
 
 US_PER_DAY = 86_400_000_000
 FAR = [-62_135_596_800_000_000, -16_728_000_000_000_000, 19_894_000_000_000_000, 253_402_214_400_000_000]
@@ -64,3 +65,38 @@ def test_int96_has_all_times_of_spark(tmp_path: Path, read: Any) -> None:
 def test_event_times_in_int96_are_not_wrapped(tmp_path: Path) -> None:
     write_int96(tmp_path / "f.parquet", {"t": [T0, *FAR]}, pa.schema([("t", pa.timestamp("us"))]))
     assert sorted(micros(read_all(tmp_path, eventTimeColumn="t", maxRowsPerTrigger=2))) == sorted([T0, *FAR])
+
+
+@pytest.mark.parametrize("read", [read_all, read_batch])
+def test_types_that_spark_has_under_other_names_are_read_as_spark_reads_them(tmp_path: Path, read: Any) -> None:
+    columns = {
+        "u8": pa.array([200, None], pa.uint8()),
+        "u16": pa.array([2**16 - 1, None], pa.uint16()),
+        "u32": pa.array([2**32 - 1, None], pa.uint32()),
+        "u64": pa.array([2**64 - 1, None], pa.uint64()),
+        "text": pa.array(["x", None], pa.string_view()),
+        "bytes": pa.array([b"x", None], pa.binary_view()),
+        "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None])),
+        "list": pa.array([[2**64 - 1, None], None], pa.list_(pa.uint64())),
+        "struct": pa.array([{"u": 255}, None], pa.struct([("u", pa.uint8())])),
+        "two": pa.array([[1, 2], None], pa.list_(pa.uint32(), 2)),
+    }
+    put(tmp_path / "f.parquet", {"t": stamps(0, 1, zone="UTC"), **columns})
+    table = read(tmp_path, eventTimeColumn="t")
+    big = pa.decimal128(20, 0)
+    assert table.select([*columns]).schema.types == [
+        *(pa.int16(), pa.int32(), pa.int64(), big, pa.string(), pa.binary(), pa.string()),
+        *(pa.list_(big), pa.struct([("u", pa.int16())]), pa.list_(pa.int64())),
+    ]
+    expected = {**{name: array.to_pylist() for name, array in columns.items()}, "json": ['{"a":1}', None]}
+    expected |= {"u64": [Decimal(2**64 - 1), None], "list": [[Decimal(2**64 - 1), None], None]}
+    assert table.select([*columns]).to_pydict() == expected
+
+
+@pytest.mark.parametrize("kind", [pa.uint32(), pa.uint64()])
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_event_times_may_be_unsigned_numbers(tmp_path: Path, kind: pa.DataType, indexing: str) -> None:
+    seconds = [T0 // SECOND, 2**31 + 5]
+    put(tmp_path / "f.parquet", {"t": pa.array(seconds, kind)})
+    table = read_all(tmp_path, eventTimeColumn="t", timestampUnit="s", indexing=indexing, maxRowsPerTrigger=1)
+    assert micros(table, "event_time") == [second * SECOND for second in seconds]

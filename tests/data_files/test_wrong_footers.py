@@ -82,6 +82,7 @@ def test_rows_that_a_restart_reads_are_compared_too(tmp_path: Path) -> None:
     again.offset = first.offset
     with pytest.raises(DataLossError, match=r"wrong\.parquet"):
         rows_until_error(again)
+    again.reader.stop()
 
 
 def rows_until_error(reading: Reading) -> None:

@@ -104,8 +104,18 @@ def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
     assert len(read_all(f"file://{tmp_path}", eventTimeColumn="t")) == 1
     with pytest.raises(PathNotFoundError, match=r"cannot be opened as a file system.*gopher"):
         stream_reader("gopher://host/x", eventTimeColumn="t")
-    with pytest.raises(PathNotFoundError, match="is not a directory; give the directory above it"):
-        stream_reader(tmp_path / "a" / "f.parquet", eventTimeColumn="t")
+
+
+@pytest.mark.parametrize("name", ["f.parquet", "_f", "part [1]"])
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+def test_a_path_may_be_one_file(tmp_path: Path, name: str, split_by: str) -> None:
+    put(tmp_path / "k=1" / name, {"t": stamps(0), "n": [0]})
+    put(tmp_path / "k=1" / "other", {"t": stamps(1), "n": [1]})
+    for read in (read_all, read_batch):
+        table = read(tmp_path / "k=1" / name, eventTimeColumn="t", splitBy=split_by)
+        # As in Spark, names of directories are columns below the path alone.
+        assert table.to_pydict()["n"] == [0]
+        assert "k" not in table.schema.names
 
 
 def test_files_and_row_groups_without_rows_are_no_trouble(tmp_path: Path) -> None:

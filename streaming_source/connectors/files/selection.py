@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
+from glob import escape
 from typing import Final
 
 import pyarrow as pa
@@ -57,7 +58,7 @@ class Selection:
         return filesystems[0], paths[0] if len(paths) == 1 else posixpath.commonpath(paths)
 
     def single_directory(self) -> tuple[fs.FileSystem, str] | None:
-        """Return the file system and the path, if there is one path and it is no pattern."""
+        """Return the file system and the path, if there is one path, and it is neither a pattern nor a file."""
         (filesystem, path, pattern), *others = self._parsed()
         return None if pattern or others else (filesystem, path)
 
@@ -110,6 +111,9 @@ class Selection:
                 found = StoreRetries().run(partial(filesystem.get_file_info, literal)) if pattern else None
                 if found and found.type is fs.FileType.Directory:
                     start, pattern = literal, []
+                elif (not pattern and _is_file(filesystem, start)) or (found and found.type is fs.FileType.File):
+                    start, name = posixpath.split(literal)
+                    pattern = [escape(name)]
                 parsed.append((filesystem, start, pattern))
         first = parsed[0][0]
         for filesystem, start, _ in parsed[1:]:
@@ -145,8 +149,15 @@ def modified_ms(option: str, text: str | None, zone: str) -> int | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or directory of this name is left out."""
-    return name.startswith(("_", "."))
+    """Return whether a file or directory of this name is left out: it is hidden, or `hdfs dfs` still copies it."""
+    return name.startswith(".") or name.endswith("._COPYING_") or (name.startswith("_") and "=" not in name)
+
+
+def _is_file(filesystem: fs.FileSystem, path: str) -> bool:
+    """Return whether a path is one file. In a store, where this takes a request, its name must have a dot."""
+    if filesystem.type_name != "local" and "." not in posixpath.basename(path):
+        return False
+    return bool(StoreRetries().run(partial(filesystem.get_file_info, path)).type is fs.FileType.File)
 
 
 def _fixed_part(path: str) -> tuple[str, list[str]]:

@@ -200,7 +200,7 @@ class _ParquetFile(ColumnarFile):
         )
         self._size = stream.size()
         self._footer = self._file.metadata
-        super().__init__(file.path, "parquet", self._in_utc(self._file.schema_arrow))
+        super().__init__(file.path, "parquet", self._as_in_spark(self._file.schema_arrow))
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")
@@ -273,14 +273,12 @@ class _ParquetFile(ColumnarFile):
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _in_utc(self, schema: pa.Schema) -> pa.Schema:
-        """Return a schema in which INT96 times, as Spark writes them, are in UTC; Arrow reads them without a zone."""
-        columns = self._footer.schema
-        leaves = [columns.column(i).physical_type == "INT96" for i in range(len(columns))]
-        if not any(leaves):
-            return schema
-        unread = iter(leaves)
-        return pa.schema([field.with_type(_with_instants(field.type, unread)) for field in schema])
+    def _as_in_spark(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema in Spark's types, where Arrow has others for the same columns."""
+        described = self._footer.schema
+        leaves = iter([described.column(number) for number in range(len(described))])
+        fields = [field.with_type(_spark_type(field.type, leaves)) for field in schema]
+        return pa.schema(fields)
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
@@ -310,15 +308,35 @@ class _ParquetFile(ColumnarFile):
         )
 
 
-def _with_instants(kind: pa.DataType, leaves: Iterator[bool]) -> pa.DataType:
-    """Return a type in which the leaves that are INT96, in the order of the file's columns, are instants."""
-    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
-        return pa.timestamp(kind.unit, "UTC") if next(leaves) else kind
+_AS_IN_SPARK: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
+"""Types that Spark has not: it reads unsigned integers as the next wider type."""
+
+_TEXT: Final = ("ENUM", "JSON")
+
+
+def _spark_type(kind: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.DataType:
+    """Return the type in which Spark reads a column; `leaves` are the file's from the first in it on."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if not pa.types.is_nested(kind):
+        leaf = next(leaves)
+        if leaf.physical_type == "INT96":
+            # Spark writes instants so; Arrow reads them without a zone.
+            return pa.timestamp(kind.unit, "UTC")
+        # Bytes by Arrow, in some of its versions.
+        return pa.string() if leaf.logical_type.type in _TEXT else _AS_IN_SPARK.get(kind, kind)
     if pa.types.is_map(kind):
-        key = kind.key_field.with_type(_with_instants(kind.key_type, leaves))
-        return pa.map_(key, kind.item_field.with_type(_with_instants(kind.item_type, leaves)))
+        key = kind.key_field.with_type(_spark_type(kind.key_type, leaves))
+        return pa.map_(key, kind.item_field.with_type(_spark_type(kind.item_type, leaves)))
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    fields = [field.with_type(_with_instants(field.type, leaves)) for field in fields]
+    fields = [field.with_type(_spark_type(field.type, leaves)) for field in fields]
     if pa.types.is_struct(kind):
         return pa.struct(fields)
     return pa.large_list(fields[0]) if pa.types.is_large_list(kind) else pa.list_(fields[0])
