@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -282,9 +283,17 @@ def _made(scheme: str, kind: Callable[..., fs.FileSystem], arguments: dict[str, 
         if unknown is None:
             raise OptionError(f"storage options of {scheme} do not fit: {', '.join(sorted(arguments))}") from None
         raise OptionError(
-            f"option storage.{unknown} is not known to {kind.__name__} of pyarrow, which opens {scheme}: it takes the "
-            f"arguments of that class, as in storage.{_EXAMPLES[kind.__name__]}, not those of Hadoop (fs.*)"
+            f"option storage.{unknown} is not known to {kind.__name__} of pyarrow, which opens {scheme}"
+            f"{_near(kind, unknown)}: it takes the arguments of that class, as in storage.{_EXAMPLES[kind.__name__]}, "
+            "not those of Hadoop (fs.*)"
         ) from None
+
+
+def _near(kind: Callable[..., fs.FileSystem], unknown: str) -> str:
+    """Return the argument of a file system that is written almost like this one, as a question."""
+    # These classes have no signature, and name their arguments in their documentation.
+    near = get_close_matches(unknown.lower(), re.findall(r"^\s*(\w+) ?: ", kind.__doc__ or "", re.MULTILINE), 1)
+    return f" (did you mean storage.{near[0]}?)" if near else ""
 
 
 def _value(name: str, text: str) -> Any:

@@ -176,7 +176,7 @@ class OffsetCodec:
             raise OffsetError(
                 f"the offset is of another source ({offset['source']}, id {offset.get('id')}), not of this one "
                 f"({name}, id {self.source_id}, {self._source.identity[:_SHOWN]}): what is read, or how it is split, "
-                "has changed; use a new checkpointLocation"
+                f"has changed{_changed(offset, self._source.identity)}; use a new checkpointLocation"
             )
         if self._fixed is not None and isinstance(before := offset.get("fixed"), dict):
             _check_fixed(before, self._fixed)
@@ -190,6 +190,25 @@ class OffsetCodec:
             return self._source.continues(serializer.deserialize(written[0], json_to_bytes(written[1])))
         except OffsetError:
             return False
+
+
+def _changed(offset: Offset, identity: str) -> str:
+    """What was read when an offset was written, or the option alone that is given now or was, if that is known."""
+    why = offset.get("why")
+    before = why.get("reads") if isinstance(why, dict) else None
+    if not isinstance(before, str) or len(before) >= _SHOWN or before == identity:
+        return ""
+    was, is_ = before.split(":"), identity.split(":")
+    gone, came = [part for part in was if part not in is_], [part for part in is_ if part not in was]
+    if _is_option(gone, came):
+        return f": option {gone[0]} is not given, and was when the checkpoint was written; give it as it was"
+    if _is_option(came, gone):
+        return f": option {came[0]} is given, and was not when the checkpoint was written; give it as it was"
+    return f": it was {before}"
+
+
+def _is_option(parts: Sequence[str], others: Sequence[str]) -> bool:
+    return not others and len(parts) == 1 and parts[0].isalpha()
 
 
 def _digest(identity: str) -> str:

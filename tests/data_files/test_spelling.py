@@ -11,7 +11,8 @@ from pyarrow import csv, feather, orc
 from pyarrow import parquet as pq
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from streaming_source.exceptions import SchemaError
+from streaming_source.data_files.stores import Root, StorageOptions
+from streaming_source.exceptions import OptionError, SchemaError
 from tests.spark.reading import data_source, read_all, read_batch, stamps
 
 WRITERS = {"parquet": pq.write_table, "orc": orc.write_table, "arrow": feather.write_feather, "csv": csv.write_csv}
@@ -117,3 +118,9 @@ def test_names_in_paths_may_differ_in_case_from_each_other_and_from_the_files(
     assert sorted(table.column("I").to_pylist()) == [0, 1]
     given = read(tmp_path, eventTimeColumn="t", splitBy=split_by, dataSchema="t timestamp, i string, n bigint")
     assert sorted(given.column("i").to_pylist()) == ["0", "1"]
+
+
+def test_an_argument_of_a_store_that_is_written_almost_right_is_offered() -> None:
+    storage = StorageOptions.of({"endpoint_overide": "localhost:9000"})
+    with pytest.raises(OptionError, match=r"did you mean storage\.endpoint_override\?"):
+        Root("s3://bucket/logs", storage).open()

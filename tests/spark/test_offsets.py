@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,3 +151,20 @@ def test_python_looks_for_garbage_in_a_planner_no_more_often_than_planning_is_wo
             reader = source.stream_reader(source.schema())
     finally:
         gc.set_threshold(*before)
+
+
+def test_an_option_that_decides_what_is_read_is_named_where_it_has_changed(tmp_path: Path) -> None:
+    def source(**options: str) -> FileSource:
+        given = {"path": str(tmp_path), "fileFormat": "csv", "dataSchema": "ts timestamp", **options}
+        return FileSource.from_options(FileSource.options().parse(given))
+
+    was, now = source(header="true"), source()
+    offset = OffsetCodec(was).encode(SourceState.initial()) | {"why": {"reads": was.identity}}
+    with pytest.raises(OffsetError, match="option header is not given, and was when the checkpoint was written"):
+        OffsetCodec(now).decode(offset)
+    offset = OffsetCodec(now).encode(SourceState.initial()) | {"why": {"reads": now.identity}}
+    with pytest.raises(OffsetError, match=r"option header is given, and was not .* use a new checkpointLocation"):
+        OffsetCodec(was).decode(offset)
+    elsewhere = source(path=str(tmp_path / "other"))
+    with pytest.raises(OffsetError, match=f"has changed: it was {tmp_path}:csv; use a new checkpointLocation"):
+        OffsetCodec(elsewhere).decode(offset)
