@@ -13,17 +13,11 @@ import os
 import posixpath
 import re
 from collections.abc import Collection
-from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from types import NoneType
-from typing import Any, Final, NamedTuple, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, Self
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Location", "as_id", "as_json", "as_place", "as_value", "is_relative", "is_stored_below", "path_below"]
-
-T = TypeVar("T")
+__all__ = ["Location", "as_id", "as_json", "as_place", "is_relative", "is_stored_below", "path_below"]
 
 _STORES: Final = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """Schemes of stores that data may name: nothing but an option says how they are opened."""
@@ -35,9 +29,6 @@ _AZURE_HOST: Final = re.compile(r"[A-Za-z0-9$-]{1,63}@[A-Za-z0-9]{1,63}(\.(dfs|b
 """A container and an account. By another host the store's client would ask that host, with a token of this process."""
 
 _ID: Final = re.compile(r"[0-9a-f]{12}|[0-9a-f]{32}")
-
-_MOST: Final = 2**63
-"""Numbers are kept in 64 bits, times and positions too."""
 
 
 class Location(NamedTuple):
@@ -135,39 +126,6 @@ def as_json(text: str | bytes) -> Any:
         return json.loads(text, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-
-
-def as_value(kind: type[T], value: Any) -> T:
-    """Return a value of JSON as a dataclass, by the types of its fields; raises a `ValueError` if it has others.
-
-    Numbers have 64 bits, and a member of an enumeration is written as its value.
-    """
-    found: T = _of_type(kind, value, kind.__name__)
-    return found
-
-
-def _of_type(kind: Any, value: Any, where: str) -> Any:
-    if choices := get_args(kind):
-        # X | None
-        return None if value is None else _of_type(next(one for one in choices if one is not NoneType), value, where)
-    if isinstance(kind, type) and is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} is no object")
-        types = _types_of(kind)
-        needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
-        if not needed <= value.keys() <= types.keys():
-            raise ValueError(f"{where} has not the fields that it should have")
-        return kind(**{name: _of_type(types[name], one, f"{where}.{name}") for name, one in value.items()})
-    if issubclass(kind, Enum):
-        return kind(value)
-    if type(value) is not kind or (kind is int and not -_MOST <= value < _MOST):
-        raise ValueError(f"{where} is no {kind.__name__}, or too large")
-    return value
-
-
-@cache
-def _types_of(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _no_number(text: str) -> None:

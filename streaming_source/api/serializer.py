@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
-from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
+from alignment.codec import Codec, NotAsDeclaredError, reader_of
 from streaming_source.exceptions import MalformedDataError, OffsetError
 
 __all__ = [
+    "CodecSerializer",
     "DataclassEventSerializer",
     "JsonSerializer",
     "SimpleVersionedSerializer",
@@ -121,6 +121,42 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
             raise OffsetError(f"damaged offset: {data!r} is no {kind}: {error!r}") from error
 
 
+class CodecSerializer(SimpleVersionedSerializer[T]):
+    """Writes a value of this library by the `codec` of its class; `what` an offset has there, for errors."""
+
+    version = 1
+    codec: ClassVar[Codec[Any]]
+    what: ClassVar[str] = "splits"
+
+    def to_json(self, value: T) -> Any:
+        written = self._codec_for(value).write(value)
+        return written if isinstance(written, list) else bytes_to_json(self.serialize(value))
+
+    def serialize(self, value: T) -> bytes:
+        return json.dumps(self._codec_for(value).write(value), separators=(",", ":"), sort_keys=True).encode()
+
+    def deserialize(self, version: int, data: bytes) -> T:
+        check_version(version, self.version, self.what)
+        try:
+            found = json.loads(data)
+            read: T = self._codec_of(found).read(found)
+            self.check(read)
+        except (ValueError, RecursionError) as error:
+            raise OffsetError(f"damaged offset: {data!r} in the place of its {self.what}: {error}") from error
+        return read
+
+    def check(self, value: T) -> None:
+        """Raise a `ValueError` for a value whose fields are as declared, and that cannot be."""
+
+    def _codec_for(self, value: T) -> Codec[Any]:
+        """The codec that writes this value; another one where a class has two layouts."""
+        return self.codec
+
+    def _codec_of(self, found: Any) -> Codec[Any]:
+        """The codec that has written this."""
+        return self.codec
+
+
 def check_version(version: int, known: int, what: str) -> None:
     """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that names it."""
     if version > known:
@@ -204,7 +240,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
             declared = get_type_hints(kind)
             names = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
             self._kinds[name] = kind
-            self._checks[name] = {field: _check_of(declared[field], f"{name}.{field}") for field in names}
+            self._checks[name] = {field: _reader_of(declared[field], f"{name}.{field}") for field in names}
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
         return type(self), tuple(self._kinds.values())
@@ -244,9 +280,9 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         for field, check in self._checks[name].items():
             try:
                 made[field] = check(values[field])
-            except TypeError as error:
+            except NotAsDeclaredError as error:
                 # Without the value: events may carry secrets.
-                raise TypeError(f"field {field} of {name}: {error}") from None
+                raise TypeError(f"field {field} of {name}: {error.rule}") from None
         return made
 
     @property
@@ -254,57 +290,11 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         return ", ".join(self._kinds) or "none"
 
 
-def _check_of(declared: Any, where: str) -> Callable[[Any], Any]:
-    """Return what converts a JSON value to a declared type, or raises a TypeError."""
-    parts, origin = get_args(declared), get_origin(declared)
-    if origin is tuple:
-        repeats = parts[1:] == (...,)
-        return partial(_checked_tuple, [_check_of(part, where) for part in parts if part is not ...], repeats)
-    if origin in (Union, types.UnionType):
-        return partial(_checked_union, [_check_of(part, where) for part in parts])
-    if declared is float:
-        return _checked_float
-    if declared not in (None, type(None), str, int, bool):
+def _reader_of(declared: Any, where: str) -> Callable[[Any], Any]:
+    try:
+        return reader_of(declared)
+    except TypeError:
         raise TypeError(
             f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
             "a tuple of these, or a union"
-        )
-    return partial(_checked_exactly, type(None) if declared is None else declared)
-
-
-def _checked_tuple(checks: list[Callable[[Any], Any]], repeats: bool, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise TypeError(f"must be a list, not {type(value).__name__}")
-    checks = checks * len(value) if repeats else checks
-    if len(value) != len(checks):
-        raise TypeError(f"must have {len(checks)} items, not {len(value)}")
-    return tuple(check(item) for check, item in zip(checks, value, strict=True))
-
-
-def _checked_union(checks: list[Callable[[Any], Any]], value: Any) -> Any:
-    problems = []
-    for check in checks:
-        try:
-            return check(value)
-        except TypeError as error:
-            problems.append(str(error))
-    raise TypeError(", or ".join(problems))
-
-
-def _checked_exactly(kind: type, value: Any) -> Any:
-    # Not isinstance: True is an int.
-    if type(value) is not kind:
-        raise TypeError(f"must be {kind.__name__}, not {type(value).__name__}")
-    return value
-
-
-def _checked_float(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise TypeError(f"must be a number, not {type(value).__name__}")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise TypeError("must be a number that a float holds") from None
-    if number - number != 0:
-        raise TypeError("must be a finite number")
-    return number
+        ) from None

@@ -6,14 +6,15 @@ import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
 from uuid import getnode, uuid4
 
+from alignment.codec import Codec
 from alignment.group_events import Member
-from streaming_source.from_data import as_id, as_json, as_value
+from streaming_source.from_data import as_id, as_json
 
 __all__ = ["GroupLocation", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
 
@@ -28,14 +29,17 @@ _ALWAYS_THERE: Final = 0
 """Replaces the id of a process that cannot be seen from here: a liveness check of this id always succeeds."""
 
 
+_MEMBER: Final = Codec(Member, whole=True, strict=True)
+
+
 def member_to_json(member: Member) -> str:
     """All of a member as text; see `member_from_json`."""
-    return json.dumps(asdict(member))
+    return json.dumps(_MEMBER.write(member))
 
 
 def member_from_json(text: str) -> Member:
     """The member that a text is of; raises a `ValueError` if its values are of other types, or impossible."""
-    member = as_value(Member, as_json(text))
+    member = _MEMBER.read(as_json(text))
     as_id(member.source_id)
     if not 0 <= member.pid <= _MOST_PID or member.until_us < member.at_us or member.report.max_drift_us < 0:
         raise ValueError("its process, its lease or its drift cannot be")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from alignment.codec import Codec
 from alignment.group_events import Member
 from streaming_source.coordinator.group_location import (
     GroupLocation,
@@ -26,7 +27,6 @@ from streaming_source.coordinator.group_location import (
 from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import SourceError
-from streaming_source.from_data import as_value
 
 __all__ = ["GroupDirectory"]
 
@@ -47,6 +47,9 @@ class _Entry:
     host: str
     shift_us: int
     member: str
+
+
+_ENTRIES: Final = Codec(_Entry, strict=True)
 
 
 class GroupDirectory(GroupLocation):
@@ -142,7 +145,7 @@ class GroupDirectory(GroupLocation):
             return error
 
     def _member(self, content: bytes) -> Member:
-        entry = as_value(_Entry, from_json(_VERSION, content))
+        entry = _ENTRIES.read(from_json(_VERSION, content))
         member = member_from_json(entry.member)
         if entry.host == self._host:
             return member

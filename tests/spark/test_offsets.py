@@ -26,7 +26,10 @@ from streaming_source.spark.offsets import OffsetCodec
 
 CODEC = OffsetCodec(FileSource("/data/in"))
 INT64 = st.integers(-(2**63), 2**63 - 1)
-NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8)
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=8).filter(
+    lambda name: name not in (".", "..")
+)
+IDS = st.text("0123456789abcdef", min_size=12, max_size=12)
 
 SPLITS = st.one_of(
     st.builds(FileSplit, NAMES, st.integers(0, 2**62), NAMES, st.integers(0, 2**40)),
@@ -58,7 +61,7 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
     finished = tuple(draw(st.lists(NAMES, max_size=4)))
     maybe = st.none() | st.integers(0, 2**42)
     segments = tuple(draw(st.lists(SEGMENTS, max_size=3)))
-    log = draw(st.none() | st.tuples(NAMES, st.integers(1, 2**40)))
+    log = draw(st.none() | st.tuples(IDS, st.integers(1, 2**40)))
     last, marks = draw(st.none() | SEGMENTS), st.binary(max_size=30)
     remembered = Remembered(draw(st.none() | KEYS), segments, log, last, draw(marks), draw(marks))
     names = draw(st.booleans())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
 
-from streaming_source.api import SimpleVersionedSerializer
-from streaming_source.api.serializer import check_version
+from alignment.codec import Codec, Wire
+from streaming_source.api.serializer import CodecSerializer
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
-from streaming_source.exceptions import OffsetError
 
 __all__ = ["FileSplit", "FileSplitSerializer"]
 
@@ -32,10 +31,10 @@ class FileSplit(RangedSplit):
     """
 
     split_id: str = field()  # declared as a field: else the property of the base class is taken for its default
-    position: int = 0
-    file: str = ""
-    row: int | None = 0
-    files: int = 0
+    position: Annotated[int, Wire(needed=True)] = 0
+    file: Annotated[str, Wire(always=True)] = ""
+    row: Annotated[int | None, Wire(always=True)] = 0
+    files: Annotated[int, Wire(always=True)] = 0
     modified_ms: int | None = None
     size: int | None = None
     newest_ms: int | None = None
@@ -85,52 +84,28 @@ class FileSplit(RangedSplit):
         return FileSplit(self.split_id, modified_ms=self.modified_ms, size=self.size)
 
 
-class FileSplitSerializer(SimpleVersionedSerializer[FileSplit]):
+_OF_A_FILE: Final = Codec(FileSplit, ("split_id", "position", "modified_ms", "size"))
+
+
+class FileSplitSerializer(CodecSerializer[FileSplit]):
     """Of a directory `[split id, position, file, row, files, modified_ms, size, newest_ms]`, the last ones if known.
 
     Of a file `[split id, position, modified_ms, size]`.
     """
 
-    version = 1
+    codec = Codec(FileSplit, ("split_id", "position", "file", "row", "files", "modified_ms", "size", "newest_ms"))
 
-    def to_json(self, value: FileSplit) -> list[object]:
-        if not value.file and value.modified_ms is not None:
-            return [value.split_id, value.position, value.modified_ms, value.size]
-        version = [value.modified_ms, value.size, value.newest_ms]
-        while version and version[-1] is None:
-            version.pop()
-        return [value.split_id, value.position, value.file, value.row, value.files, *version]
+    def _codec_for(self, value: FileSplit) -> Codec[FileSplit]:
+        return self.codec if value.file or value.modified_ms is None else _OF_A_FILE
 
-    def serialize(self, value: FileSplit) -> bytes:
-        return json.dumps(self.to_json(value), separators=(",", ":")).encode()
+    def _codec_of(self, found: object) -> Codec[FileSplit]:
+        return _OF_A_FILE if isinstance(found, list) and len(found) <= 4 else self.codec
 
-    def deserialize(self, version: int, data: bytes) -> FileSplit:
-        check_version(version, self.version, "splits")
-        try:
-            split_id, position, *rest = json.loads(data)
-            if len(rest) <= 2:
-                modified_ms, size = [*rest, None][:2]
-                split = FileSplit(split_id, position, modified_ms=modified_ms, size=size)
-            else:
-                names = ("file", "row", "files", "modified_ms", "size", "newest_ms")
-                if not 3 <= len(rest) <= len(names):
-                    raise ValueError(f"{len(rest)} entries after the position")
-                split = FileSplit(split_id, position, **dict(zip(names, rest, strict=False)))
-            _check_types(split)
-        except (ValueError, TypeError) as error:
-            raise OffsetError(f"damaged offset: {data!r} is no split of files: {error}") from error
-        return split
+    def check(self, value: FileSplit) -> None:
+        names = value.path, value.file
+        if any(".." in name or name[:1] == "/" or "\0" in name for name in names) or "/" in value.file:
+            # Imported here: hardly any name may be a way out.
+            from streaming_source.from_data import is_relative
 
-
-def _check_types(split: FileSplit) -> None:
-    names: tuple[object, ...] = (split.split_id, split.file)
-    counts = (split.position, split.row or 0, split.files)
-    numbers: tuple[object, ...] = (*counts, split.modified_ms or 0, split.size or 0, split.newest_ms or 0)
-    if not all(isinstance(name, str) for name in names) or not all(isinstance(number, int) for number in numbers):
-        raise TypeError("a name is no text, or a number no number")
-    if any(".." in name or name[:1] == "/" or "\0" in name for name in (split.path, split.file)) or "/" in split.file:
-        # Imported here: hardly any name may be a way out.
-        from streaming_source.from_data import is_relative
-
-        if not is_relative(split.path) or not is_relative(split.file) or "/" in split.file:
-            raise ValueError("a name leads out of option path")
+            if not is_relative(value.path) or not is_relative(value.file) or "/" in value.file:
+                raise ValueError("a name leads out of option path")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
-from streaming_source.api import SimpleVersionedSerializer, SourceSplit
-from streaming_source.api.serializer import check_version
+from alignment.codec import Codec, Form, Wire
+from streaming_source.api import SourceSplit
+from streaming_source.api.serializer import CodecSerializer
 from streaming_source.connectors.kafka.subscription import Partition
-from streaming_source.exceptions import OffsetError
 
 __all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaSplitSerializer", "KnownTopic"]
 
@@ -27,10 +26,10 @@ class KafkaSplit(SourceSplit):
     is_divisible: ClassVar[bool] = True
 
     topic: str
-    partition: int
-    position: int = 0
-    begin: int = 0
-    stop: int | None = None
+    partition: Annotated[int, Wire(least=0)]
+    position: Annotated[int, Wire(least=0, always=True)] = 0
+    begin: Annotated[int, Wire(least=0, always=True)] = 0
+    stop: Annotated[int | None, Wire(least=0)] = None
     incarnation: str = ""
     topic_id: str = field(default="", compare=False)
 
@@ -56,28 +55,19 @@ class KafkaSplit(SourceSplit):
         return self.at(self.begin)
 
 
-class KafkaSplitSerializer(SimpleVersionedSerializer[KafkaSplit]):
+class KafkaSplitSerializer(CodecSerializer[KafkaSplit]):
     """`[topic, partition, position, begin]`, followed by stop and incarnation if there are any."""
 
-    version = 1
+    codec = Codec(KafkaSplit, ("topic", "partition", "position", "begin", "stop", "incarnation"))
 
-    def to_json(self, value: KafkaSplit) -> list[object]:
-        written = [value.topic, value.partition, value.position, value.begin, value.stop, value.incarnation]
-        return written[: 6 if value.incarnation else 4 if value.stop is None else 5]
 
-    def serialize(self, value: KafkaSplit) -> bytes:
-        return json.dumps(self.to_json(value), separators=(",", ":")).encode()
+def _numbers(partitions: Any) -> tuple[int, ...]:
+    found = range(partitions) if isinstance(partitions, int) else partitions
+    return tuple([int(number) for number in found])
 
-    def deserialize(self, version: int, data: bytes) -> KafkaSplit:
-        check_version(version, self.version, "splits")
-        try:
-            split = KafkaSplit(*json.loads(data))
-            numbers = (split.partition, split.position, split.begin, split.stop or 0)
-            if not (isinstance(split.topic, str) and all(type(number) is int and number >= 0 for number in numbers)):
-                raise ValueError("fields of other types")
-        except (ValueError, TypeError) as error:
-            raise OffsetError(f"damaged offset: {data!r} is not [topic, partition, position, begin]") from error
-        return split
+
+_NUMBERS: Final = Form(lambda found: len(found) if found == tuple(range(len(found))) else found, _numbers)
+"""Numbers of partitions: their count if they are numbered without a gap from 0 on, else a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +80,7 @@ class KnownTopic:
 
     name: str
     topic_id: str
-    partitions: tuple[int, ...]
+    partitions: Annotated[tuple[int, ...], Wire(form=_NUMBERS)]
     incarnation: str = ""
     shortened: tuple[tuple[int, int], ...] = ()
 
@@ -109,6 +99,14 @@ class KnownTopic:
         return [KafkaSplit(self.name, number, incarnation=self.incarnation_of(number)) for number in self.partitions]
 
 
+_TOPIC: Final = Codec(KnownTopic, ("name", "topic_id", "partitions", "incarnation", "shortened"))
+_TOPICS: Final = Form(
+    lambda topics: {name: entry for name, *entry in map(_TOPIC.write, topics)},
+    lambda found: tuple([_TOPIC.read([name, *entry]) for name, entry in sorted(found.items())]),
+)
+"""Topics by their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
     """What an offset has in addition to the splits in work: the end of the source, if any, and topics by name.
@@ -116,7 +114,7 @@ class KafkaCheckpoint:
     Partitions that are not in it are new, and read from their first record on.
     """
 
-    topics: tuple[KnownTopic, ...] = ()
+    topics: Annotated[tuple[KnownTopic, ...], Wire(form=_TOPICS, needed=True)] = ()
     end: str = ""
 
     @property
@@ -144,45 +142,11 @@ class KafkaCheckpoint:
         return {split.split_id: split.of for topic in self.topics for split in topic.splits()}
 
 
-class KafkaCheckpointSerializer(SimpleVersionedSerializer[KafkaCheckpoint]):
+class KafkaCheckpointSerializer(CodecSerializer[KafkaCheckpoint]):
     """`{"end": "latest", "topics": {name: [id, partitions, incarnation, shortened]}}`; without `end` there is none.
 
-    Partitions are a list, or their count if they are numbered without a gap from 0 on. `shortened` are pairs, left out
-    where there are none, as is an empty incarnation before them.
+    `shortened` are pairs, left out where there are none, as is an empty incarnation before them.
     """
 
-    version = 1
-
-    def serialize(self, value: KafkaCheckpoint) -> bytes:
-        topics = {topic.name: _written(topic) for topic in value.topics}
-        state = {"topics": topics, **({"end": value.end} if value.end else {})}
-        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
-
-    def deserialize(self, version: int, data: bytes) -> KafkaCheckpoint:
-        check_version(version, self.version, "enumerator")
-        try:
-            state = json.loads(data)
-            topics = tuple(_read(name, *entry) for name, entry in sorted(state["topics"].items()))
-            return KafkaCheckpoint(topics, str(state.get("end", "")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise OffsetError(f"damaged offset: {data!r} has no topics") from error
-
-
-def _written(topic: KnownTopic) -> list[object]:
-    count = len(topic.partitions)
-    all_of_them = topic.partitions == tuple(range(count))
-    entry: list[object] = [topic.topic_id, count if all_of_them else list(topic.partitions)]
-    if topic.shortened:
-        return [*entry, topic.incarnation, topic.shortened]
-    return [*entry, topic.incarnation] if topic.incarnation else entry
-
-
-def _read(
-    name: str,
-    topic_id: str,
-    partitions: int | list[int],
-    incarnation: str = "",
-    shortened: Sequence[tuple[int, int]] = (),
-) -> KnownTopic:
-    numbers = range(partitions) if isinstance(partitions, int) else partitions
-    return KnownTopic(name, topic_id, tuple(numbers), incarnation, tuple((number, n) for number, n in shortened))
+    codec = Codec(KafkaCheckpoint)
+    what = "enumerator"
