@@ -374,6 +374,26 @@ def test_a_log_whose_writing_is_killed_at_any_file_goes_on_from_the_last_offset(
         assert held(log(tmp_path, state)) == 9
 
 
+def test_two_parts_with_the_same_entries_that_kills_have_left_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kill before merged parts are removed, another one before the part is that was cut at an older offset."""
+    monkeypatch.setattr(f"{FinishedLog.__module__}._FILES_MERGED", 2)
+    monkeypatch.setattr(FinishedLog, "_remove", lambda self, parts: None)
+    logged = log(tmp_path)
+    states = [logged.save(sequence, [file_of(sequence, 0)] if sequence else [], None, 0) for sequence in range(5)]
+    assert held(log(tmp_path, states[2])) == 2
+    log(tmp_path, states[2])._cut()
+    for part in tmp_path.glob("*/000000000001-000000000004-*"):
+        part.unlink()
+    assert len(list(tmp_path.glob("*/000000000001-000000000002-*"))) == 2
+    monkeypatch.undo()
+    assert held(log(tmp_path, states[2])) == 2
+    again = log(tmp_path, states[2])
+    state = again.save(3, [file_of(3, 1)], None, 0)
+    assert held(log(tmp_path, state)) == 3
+
+
 def test_the_log_may_lie_where_the_files_are(tmp_path: Path) -> None:
     logged = log(tmp_path)
     logged.save(1, [file_of(1, 1)], None, 0)
