@@ -129,8 +129,8 @@ class OpenFiles(UserDict[str, FileT]):
         return self.left + taken < self._max_files and n_bytes < self._max_bytes
 
     def __setitem__(self, split_id: str, file: FileT) -> None:
+        self._bytes += 0 if split_id in self else self._bytes_of(split_id)
         super().__setitem__(split_id, file)
-        self._bytes += self._bytes_of(split_id)
         if self._bytes - self._finishing_bytes > _LARGE_BYTES and not self._warned:
             self._warned = True
             _log.warning(

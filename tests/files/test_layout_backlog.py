@@ -203,6 +203,16 @@ def test_open_files_beyond_their_room_are_told_once(caplog: pytest.LogCaptureFix
     assert not taken(files, ["x"])
 
 
+def test_a_file_that_is_open_already_takes_no_more_room() -> None:
+    """As after a rewind, which restores the splits of open files."""
+    files: OpenFiles[str] = OpenFiles(max_files=400, max_bytes=200, bytes_beside=72)
+    for _ in range(3):
+        files.update({"a": "a", "b": "b"})
+    assert taken(files, ["x", "y"]) == ["x"]
+    del files["a"], files["b"]
+    assert taken(files, ["x", "y", "z", "w"]) == ["x", "y", "z"]
+
+
 def test_files_are_taken_without_room_where_nothing_can_be_read_otherwise() -> None:
     files: OpenFiles[str] = OpenFiles(max_files=40, max_bytes=40 * 1024, bytes_beside=72)
     assert len(taken(files, ["x"] * 99)) == 40
