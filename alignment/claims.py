@@ -17,27 +17,31 @@ rows that are late for it, which its operators show:
   checkpoint, so the user names the delay.
 - Of anything else (sessions, state of the user's own) the code alone knows when a row is emitted.
 
-A claim stays true, so an older one may be used where a newer one is not there. A table that has several writers is
-complete until the smallest of their claims: each is a `Lane`.
+A claim stays true, so an older one of the same writer may be used where a newer one is not there. A table that has
+several writers is complete until the smallest of their claims. What a writer that was replaced has claimed does not
+hold of the rows of its successor: from when that is named until its first commit nothing is claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add
 
 __all__ = [
     "ClaimRule",
-    "Lane",
+    "Claims",
     "NoClaim",
     "OperatorKind",
+    "SinkCommit",
+    "StrangeCommit",
     "WriterOperator",
     "WriterProgress",
     "WriterShape",
+    "WrittenCommit",
     "claim_rule",
 ]
 
@@ -211,36 +215,134 @@ def _is_among(name: str, names: Sequence[str]) -> bool:
     return name.lower() in (known.lower() for known in names)
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One of the writers that a table has side by side, and those that it replaced.
+class WrittenCommit(Protocol):
+    """A commit of a table, by what claims depend on."""
 
-    `writers` are ids of queries, oldest first: each one ended when the next began. `claim` is the last one that counts,
-    None before any. A writer that was replaced and commits again (a zombie) is not of the lane any more.
+    @property
+    def version(self) -> int:
+        """Its number in the table."""
+
+    @property
+    def micro_batches(self) -> Sequence[tuple[str, int]]:
+        """What it was written by: ids of queries, each with the number of its micro-batch."""
+
+    def check_claims(self, own: Sequence[tuple[str, int]], known: Collection[str]) -> None:
+        """Raise if nothing follows of the micro-batches `own`, or if it ends what is claimed of `known` queries."""
+
+
+class SinkCommit(NamedTuple):
+    """A commit of a sink that only appends."""
+
+    version: int
+    micro_batches: Sequence[tuple[str, int]]
+
+    def check_claims(self, own: Sequence[tuple[str, int]], known: Collection[str]) -> None:
+        """Nothing ends what it claims."""
+
+
+class StrangeCommit(NamedTuple):
+    """A version of which none of the named writers is, with rows at or before what was claimed until it."""
+
+    version: int
+    claimed_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What the writers of one table claim, from commit to commit.
+
+    Attributes
+    ----------
+    writers
+        Those side by side, each with those that it replaced before it: ids of queries, oldest first. Each one ended
+        when the next began: from then on it is a stranger, should it commit again (a zombie).
+    last
+        Of each of them the last claim that counts; None before any.
+    announced_us
+        The latest of what was claimed from commit to commit: rows up to there may be late.
     """
 
-    writers: tuple[str, ...]
-    claim: Claim | None = None
+    writers: tuple[tuple[str, ...], ...]
+    last: tuple[Claim | None, ...]
+    announced_us: int = MIN_WATERMARK
 
-    def has(self, writer: str) -> bool:
-        """Return whether a commit of this writer is one of the lane."""
-        return writer in self.writers and self._rank(writer) >= self._rank(self.claim.writer if self.claim else "")
+    @staticmethod
+    def of(writers: Iterable[Sequence[str]], known: Iterable[Claim] = ()) -> Claims:
+        """Return them with the claims that an offset has, of each side the one of its newest writer."""
+        sides, claims = tuple(map(tuple, writers)), {claim.writer: claim for claim in known}
+        last = [next((claims[one] for one in reversed(side) if one in claims), None) for side in sides]
+        return Claims(sides, tuple(last), min(MIN_WATERMARK if one is None else one.until_us for one in last))
 
-    def take(self, claim: Claim) -> Lane:
-        """Return the lane with a newer claim. One that is behind in time, or of an older micro-batch, moves nothing."""
-        if not self.has(claim.writer):
-            return self
-        known = self.claim
-        if known is not None and known.writer == claim.writer:
-            if claim.batch < known.batch:
-                return self
-            claim = claim._replace(until_us=max(claim.until_us, known.until_us))
-        return Lane(self.writers, claim)
+    @property
+    def known(self) -> tuple[Claim, ...]:
+        """The last claim of each writer that has one: what an offset keeps."""
+        return tuple(dict.fromkeys(claim for claim in self.last if claim is not None))
+
+    @property
+    def current(self) -> tuple[tuple[str, Claim | None], ...]:
+        """The writers that commit now, with what they claim: nothing before their own first commit."""
+        sides = zip(self.writers, self.last, strict=True)
+        return tuple((side[-1], one if one is not None and one.writer == side[-1] else None) for side, one in sides)
+
+    @property
+    def holder(self) -> str:
+        """The writer whose claim is the smallest."""
+        return min(self.current, key=_until_us)[0]
 
     @property
     def until_us(self) -> int:
-        """What it claims; `MIN_WATERMARK` before its first claim."""
-        return MIN_WATERMARK if self.claim is None else self.claim.until_us
+        """Up to when the table is complete: the smallest claim, `MIN_WATERMARK` while a writer has none."""
+        return min(map(_until_us, self.current))
 
-    def _rank(self, writer: str) -> int:
-        return self.writers.index(writer) if writer in self.writers else -1
+    def take(
+        self,
+        commits: Iterable[WrittenCommit],
+        claimed_us: Callable[[str, int], int | None],
+        earliest_us: Mapping[int, int] | None = None,
+    ) -> tuple[Claims, list[StrangeCommit]]:
+        """Return the claims behind more commits, oldest first, and which of these are of strangers and behind a claim.
+
+        `claimed_us` has what a micro-batch of a writer claims, None if that is not known any more. It is asked for the
+        newest one of each writer, and before each commit of a stranger. Of versions in `earliest_us` no row is before
+        that; others have none, or are not looked at.
+        """
+        claims, strange, earliest_us = self, list[StrangeCommit](), earliest_us or {}
+        newest: dict[int, tuple[str, int, int]] = {}
+        seen = {claim.writer for claim in self.known}
+        for commit in commits:
+            own = [batch for batch in commit.micro_batches if claims._take_newest(newest, *batch, commit.version)]
+            commit.check_claims(own, seen)
+            seen.update(writer for writer, _ in own)
+            if not own and commit.version in earliest_us:
+                claims = claims._with(newest, claimed_us)
+                newest.clear()
+                if MIN_WATERMARK < claims.announced_us >= earliest_us[commit.version]:
+                    strange.append(StrangeCommit(commit.version, claims.announced_us))
+        return claims._with(newest, claimed_us), strange
+
+    def _take_newest(self, newest: dict[int, tuple[str, int, int]], writer: str, batch: int, version: int) -> bool:
+        """Note a micro-batch as the newest of the writer; return whether the writer is named and was not replaced."""
+        is_named = False
+        for number, side in enumerate(self.writers):
+            known = newest.get(number, self.last[number])
+            if writer in side and (known is None or side.index(writer) >= side.index(known[0])):
+                is_named = True
+                if known is None or known[0] != writer or known[1] <= batch:
+                    newest[number] = writer, batch, version
+        return is_named
+
+    def _with(self, newest: Mapping[int, tuple[str, int, int]], claimed_us: Callable[[str, int], int | None]) -> Claims:
+        last = list(self.last)
+        for number, (writer, batch, version) in newest.items():
+            known, us = last[number], claimed_us(writer, batch)
+            if known is None or known.writer != writer:
+                # What the one before it claims does not hold of its rows.
+                last[number] = Claim(writer, batch, MIN_WATERMARK if us is None else us, version)
+            elif us is not None:
+                last[number] = Claim(writer, batch, max(us, known.until_us), version)
+        found = replace(self, last=tuple(last))
+        return replace(found, announced_us=max(self.announced_us, found.until_us))
+
+
+def _until_us(current: tuple[str, Claim | None]) -> int:
+    return MIN_WATERMARK if current[1] is None else current[1].until_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["column_at", "exact_path", "fields_on_path", "top_level_column"]
+__all__ = ["column_at", "event_time_names", "exact_path", "fields_on_path", "top_level_column"]
 
 
 def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
@@ -124,3 +124,19 @@ def _missing(dotted: str, rest: str, segment: str, names: list[str]) -> str:
         return f"column {dotted!r} is not in the data; did you mean {prefix + by_lowered[near[0]]!r}?"
     known = ", ".join(repr(prefix + name) for name in names) or "none"
     return f"column {dotted!r} is not in the data; the columns are: {known}; name one of them"
+
+
+def event_time_names(source: str, fixed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names under which the frame of a source has the event time, the likeliest first; it may lack some.
+
+    `fixed` are the options by which event times are read, as an offset of the source has them.
+    """
+    column, added = fixed.get("eventTimeColumn"), fixed.get("eventTimeAs")
+    own = () if added is None else (str(added),)
+    if column is None:
+        return own + (("timestamp",) if source == "aligned_kafka" else () if own else ("event_time",))
+    if column == "a function":
+        return own
+    # Of a number or a nested field the frame has a column of its own for it.
+    has_own = not own and (fixed.get("timestampUnit") or "." in column)
+    return (column, *own, "event_time") if has_own else (column, *own)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from pyarrow import fs
 
-from alignment.claims import Lane
+from alignment.claims import SinkCommit
 from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError
 from alignment.sentence import moment
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
-from streaming_source.checkpoint.writer import Writer
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim
+from streaming_source.checkpoint.writer import TableWriters, Writer, declared_writers
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
@@ -179,13 +178,13 @@ class WatchedTable:
         """Return up to which event time it is complete now; raises what `complete_until` does."""
         delay_us = None if self.delay is None else parse_duration_us(self.delay, name="delay")
         # Anew each time: in the checkpoint of a writer another query may have begun.
-        claims = TableClaims(declared_writers(self.checkpoints, self.column, delay_us, self._storage.opened))
-        self._known = self._newest(claims)
+        writers = TableWriters(declared_writers(self.checkpoints, self.column, delay_us, self._storage.opened))
+        self._known = self._newest(writers)
         commits = self._known.commits
-        claims.take((writer, *commit) for writer, commit in reversed([*commits.items()]))
-        writers = tuple(_described(claims, lane, commits) for lane in claims.lanes)
+        writers.take(SinkCommit(version, [(query, batch)]) for query, (batch, version) in reversed([*commits.items()]))
+        described = tuple(_described(writers.writer(one), claim, commits) for one, claim in writers.claims.current)
         version = next((version for _, version in commits.values()), None)
-        return Completeness(self.table, claims.column, version, _known(claims.until_us), writers)
+        return Completeness(self.table, writers.column, version, _known(writers.claims.until_us), described)
 
     @cached_property
     def _source(self) -> TableSource | None:
@@ -203,8 +202,8 @@ class WatchedTable:
             return DeltaSource.from_options(DeltaSource.options().parse(given))
         return None
 
-    def _newest(self, claims: TableClaims) -> NewestMicroBatches:
-        queries = claims.ids
+    def _newest(self, writers: TableWriters) -> NewestMicroBatches:
+        queries = writers.ids
         if self._source is not None:
             return self._source.newest_micro_batches(queries, known=self._known)
         if self._others:
@@ -225,14 +224,13 @@ class WatchedTable:
                 f"{self.table} is written by Spark's file sink, whose log is of one query, and {len(queries)} "
                 "checkpoints are given; give that of the query"
             )
-        claims.check_directory(self.table, lambda: last_micro_batch(*log))
+        writers.check_directory(self.table, lambda: last_micro_batch(*log))
         return NewestMicroBatches(batch, frozenset(queries), dict.fromkeys(queries, (batch, batch)))
 
 
-def _described(claims: TableClaims, lane: Lane, commits: Mapping[str, tuple[int, int]]) -> WriterCompleteness:
-    writer, claim = claims.writer(lane), lane.claim
+def _described(writer: Writer, claim: Claim | None, commits: Mapping[str, tuple[int, int]]) -> WriterCompleteness:
     batch, version = commits.get(writer.id, (None, None))
-    if batch is None or claim is None:
+    if batch is None or claim is None or writer.progress(claim.batch) is None:
         why = "it has committed nothing to this table" if batch is None else "its last claim is not known any more"
         return WriterCompleteness(writer.id, writer.checkpoint, batch, version, why=why)
     times = _known(claim.until_us), writer.since_us(claim.batch)

@@ -8,7 +8,7 @@
     file_log              the files that Spark's file source has read
     operators             the stateful operators, by what Spark keeps beside their state
     state_keys            the keys in the files of Spark's default state store
-    writer                the query as the writer of a table: what it claims of the rows that it has committed
+    writer                the query as the writer of a table: what it claims of its rows; all writers of a table
 
 It reads what Spark 3.5 and later write. The state has the operators of Spark 4.0 and later.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Final
 
 from pyarrow import ArrowInvalid, fs
@@ -18,14 +19,14 @@ RESTORE: Final = "restore it from a copy of the checkpoint"
 class CheckpointFiles:
     """The files below a `checkpointLocation`; it need not exist.
 
-    `checkpoint` is a local path, or a URI of a file system that Arrow opens (`s3a://`, `hdfs://`). `opened` is its file
-    system and its path there, if the caller has opened it.
+    `checkpoint` is a local path, in which `~` is the home, or a URI of a file system that Arrow opens (`s3a://`,
+    `hdfs://`). `opened` is its file system and its path there, if the caller has opened it.
     """
 
     def __init__(self, checkpoint: str, opened: tuple[fs.FileSystem, str] | None = None) -> None:
         self.checkpoint = checkpoint
         self.filesystem: fs.FileSystem = fs.LocalFileSystem()
-        self.root = checkpoint.rstrip("/")
+        self.root = os.path.expanduser(checkpoint).rstrip("/")
         if opened is not None:
             self.filesystem, self.root = opened
         elif "://" in checkpoint or checkpoint.startswith("file:"):

@@ -9,20 +9,25 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from streaming_source.checkpoint.files import CheckpointFiles
+from streaming_source.checkpoint.operators import Operator
 
-__all__ = ["entries_of", "partitions_of", "time_in", "versions_of", "window_in", "window_length"]
+__all__ = ["WindowLengths", "entries_of", "partitions_of", "time_in", "versions_of", "window_in"]
 
 _FILE: Final = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot)")
 _MAGIC: Final = b"LZ4Block"
 _HEADER: Final = struct.Struct("<8sBiii")
 _RAW: Final = 0x10
 _WORD: Final = 8
+_READERS: Final = 16
+_LOOKS: Final = 3
+"""At a state whose files are removed while they are read."""
 
 
 def partitions_of(files: CheckpointFiles, operator: int) -> list[str]:
@@ -57,14 +62,59 @@ def window_in(row: bytes, columns: int, place: int) -> tuple[int, int] | None:
     return start, end
 
 
-def window_length(files: CheckpointFiles, operator: int, columns: int, place: int) -> int | None:
-    """Return the length, in microseconds, of the newest window in the keys of an operator; None if none shows."""
-    for partition in partitions_of(files, operator):
-        for _, file in versions_of(files, partition):
-            for key, _ in entries_of(files, file, 1) or ():
-                if (found := window_in(key, columns, place)) is not None:
-                    return found[1] - found[0]
-    return None
+class WindowLengths:
+    """How long the windows are that the state of an operator has: its key has one at `place`.
+
+    A file is read once, and again if it was written anew. A query that was started anew may have other windows.
+    """
+
+    def __init__(self, files: CheckpointFiles, operator: Operator, place: int) -> None:
+        self._files, self._operator, self._columns, self._place = files, operator.number, len(operator.key), place
+        self._read: dict[_StateFile, int] = {}
+        self._last_us: int | None = None
+
+    def longest_us(self) -> int | None:
+        """Return the length of the longest one, in microseconds; None if it is not known."""
+        with ThreadPoolExecutor(_READERS) as pool:
+            for _ in range(_LOOKS):
+                listed = list(pool.map(self._listed, partitions_of(self._files, self._operator)))
+                # A partition without its beginning has older windows as well.
+                if not all(any(one.is_whole for one in files) for files in listed if files):
+                    return None
+                there = [one for files in listed for one in files]
+                found = zip(there, pool.map(self._longest_in, there), strict=True)
+                self._read = {one: us for one, us in found if us is not None}
+                if len(self._read) == len(there):
+                    # Where all windows are out the next ones are as long as those before, as far as the state shows.
+                    self._last_us = max(self._read.values(), default=0) or self._last_us
+                    return self._last_us
+        return None
+
+    def _listed(self, folder: str) -> list[_StateFile]:
+        found = ((_FILE.fullmatch(name), name, info) for name, info in (self._files.list_folder(folder) or {}).items())
+        return [
+            _StateFile(f"{folder}/{name}", info.mtime_ns, info.size, match[3] == "snapshot" or int(match[1]) == 1)
+            for match, name, info in found
+            if match
+        ]
+
+    def _longest_in(self, file: _StateFile) -> int | None:
+        """Return the longest of a file, 0 without any; None if it cannot be read, or is gone."""
+        if (known := self._read.get(file)) is not None:
+            return known
+        if (entries := entries_of(self._files, file.name)) is None:
+            return None
+        windows = (window_in(key, self._columns, self._place) for key, _ in entries)
+        return max((window[1] - window[0] for window in windows if window is not None), default=0)
+
+
+class _StateFile(NamedTuple):
+    """A file of a state as it is now; one that `is_whole` needs none of an older version."""
+
+    name: str
+    mtime_ns: int | None
+    size: int
+    is_whole: bool
 
 
 def time_in(row: bytes, columns: int, place: int) -> int | None:

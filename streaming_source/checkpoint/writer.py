@@ -1,28 +1,47 @@
-"""A query as the writer of a table: what it claims of the rows that it has committed there."""
+"""Queries as the writers of a table: what each claims of the rows that it has committed there, and all of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from pyarrow import fs
 
 from alignment.arrow_times import UTC
-from alignment.claims import ClaimRule, NoClaim, OperatorKind, WriterOperator, WriterProgress, WriterShape, claim_rule
+from alignment.claims import (
+    ClaimRule,
+    Claims,
+    NoClaim,
+    OperatorKind,
+    StrangeCommit,
+    WriterOperator,
+    WriterProgress,
+    WriterShape,
+    WrittenCommit,
+    claim_rule,
+)
+from alignment.column_paths import event_time_names
+from alignment.watermarks import Claim
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.checkpoint.operators import AGGREGATE, JOIN, Operator, operators_of
 from streaming_source.checkpoint.source_offsets import is_ours
-from streaming_source.checkpoint.state_keys import window_length
+from streaming_source.checkpoint.state_keys import WindowLengths
 from streaming_source.exceptions import ClaimError, DataLossError, OptionError
 
-__all__ = ["Writer"]
+__all__ = ["TableWriters", "Writer", "declared_writers"]
 
 _KINDS: Final = {
     "dedupe": OperatorKind.DEDUPLICATION,
     "dedupeWithinWatermark": OperatorKind.DEDUPLICATION,
     JOIN: OperatorKind.JOIN,
 }
+_REPLACED_BY: Final = "->"
 _GONE: Final = "restore it; or, if another query has replaced this one, name that one's as well: 'old -> new'"
+
+
+Opener: TypeAlias = Callable[[str], tuple[fs.FileSystem, str] | None]
+"""Opens the file system of a checkpoint; None for one that its reader opens by itself."""
 
 
 class Writer:
@@ -40,7 +59,8 @@ class Writer:
     Notes
     -----
     `id` is that of the query, by which sinks commit. What the query does is read once, at its first claim; each claim
-    takes one small file.
+    takes one small file. How long its windows are may change when it is started anew: where a claim depends on it, the
+    files of its state that came since are read too.
     """
 
     def __init__(
@@ -54,6 +74,8 @@ class Writer:
         self.checkpoint, self._zone = checkpoint, zone
         self._log = OffsetLog(checkpoint, opened)
         self._column, self._delay_us = column, delay_us
+        # By the numbers of the operators whose windows a claim depends on.
+        self._lengths: dict[int, WindowLengths] = {}
 
     @property
     def is_there(self) -> bool:
@@ -121,6 +143,8 @@ class Writer:
             micro-batch before its data.
         """
         progress = self.progress(batch)
+        if self._lengths and progress is not None:
+            self.__dict__.pop("rule", None)
         return None if progress is None else self.rule.until_us(progress)
 
     def progress(self, batch: int) -> WriterProgress | None:
@@ -144,9 +168,10 @@ class Writer:
 
     def since_us(self, batch: int) -> int | None:
         """Return when the claim of a micro-batch was first committed, by the time of its file; None if that is gone."""
-        claimed_us, times, since_us = self.claimed_us(batch), self._log.commit_times_us(), None
+        claimed, times, since_us = self.progress(batch), self._log.commit_times_us(), None
         for number in range(batch, -1, -1):
-            if number not in times or self.claimed_us(number) != claimed_us:
+            progress = self.progress(number) if number in times and claimed is not None else None
+            if progress is None or claimed is None or self.rule.until_us(progress) != self.rule.until_us(claimed):
                 break
             since_us = times[number]
         return since_us
@@ -171,13 +196,16 @@ class Writer:
         fixed = [offset.get("fixed") or {} for offset in last.parsed() if is_ours(offset)]
         return {str(one["timeZone"]) for one in fixed if one.get("timeZone")}
 
-    @cached_property
+    @property
     def _shape(self) -> WriterShape:
         batches = self._log.batches()
         if not batches:
             raise ClaimError(f"no claim can be had of {self}: it has planned no micro-batch yet; start it")
         last = self._log.read(batches[-1])
-        sources = tuple(_event_times(offset) if is_ours(offset) else None for offset in last.parsed())
+        sources = tuple(
+            event_time_names(offset["source"], offset.get("fixed") or {}) if is_ours(offset) else None
+            for offset in last.parsed()
+        )
         operators = [self._operator(one) for one in reversed(operators_of(self._log) or ())]
         return WriterShape(tuple(operators), sources)
 
@@ -189,17 +217,115 @@ class Writer:
         column = operator.window_column
         length_us = None
         if self._column is not None and self._column.lower() == f"{operator.key[column]}.start".lower():
-            length_us = window_length(self._log, operator.number, len(operator.key), column)
+            windows = self._lengths.setdefault(operator.number, WindowLengths(self._log, operator, column))
+            length_us = windows.longest_us()
         return WriterOperator(OperatorKind.WINDOWS, operator.title, operator.key[column], length_us)
 
 
-def _event_times(offset: dict[str, Any]) -> tuple[str, ...]:
-    """Return the names that the event time may have in the frame of a source of this library; none for a function's."""
-    fixed = offset.get("fixed") or {}
-    column = fixed.get("eventTimeColumn")
-    if column is None:
-        return ("timestamp",) if offset["source"] == "aligned_kafka" else ("event_time",)
-    if column == "a function":
-        return ()
-    # Of a number or a nested field the frame has a column of its own for it.
-    return (column, "event_time") if fixed.get("timestampUnit") or "." in column else (column,)
+def declared_writers(
+    checkpoints: str | Sequence[str],
+    column: str | None = None,
+    delay_us: int | None = None,
+    opened: Opener = lambda _: None,
+    zone: str | None = None,
+) -> list[list[Writer]]:
+    """Return the writers that a user names: those side by side, each with those that it has replaced before it.
+
+    `checkpoints` are paths or URIs, as text separated by commas; `old -> new` is one that another has replaced.
+    The others are as for `Writer`. An `OptionError` if none is named.
+    """
+    side_by_side = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
+    named = [[path.strip() for path in one.split(_REPLACED_BY)] for one in side_by_side]
+    if not named or not all(path for side in named for path in side):
+        raise OptionError(
+            f"watermarkFrom = {checkpoints!r} must name the checkpoints of the writers: one; several side by side, "
+            "separated by commas; or 'old -> new' where a query has replaced another, or has ended beside it"
+        )
+    return [[Writer(path, column, delay_us, opened(path), zone) for path in side] for side in named]
+
+
+class TableWriters:
+    """The writers of a table, and their `claims` by the commits that were taken. One thread at a time.
+
+    Parameters
+    ----------
+    sides
+        Those side by side, each with those that it has replaced before it: `declared_writers`.
+    known
+        The claims of an offset.
+
+    Raises
+    ------
+    ClaimError
+        If a checkpoint is gone, or claims are known of a writer that is not named.
+    """
+
+    def __init__(self, sides: Sequence[Sequence[Writer]], known: Iterable[Claim] = ()) -> None:
+        # Of those that were replaced nothing is read any more: their checkpoints may be gone.
+        there = [[*(writer for writer in side[:-1] if writer.is_there), side[-1]] for side in sides]
+        ids = [list(dict.fromkeys(writer.id for writer in side)) for side in there]
+        self._writers: Mapping[str, Writer] = {writer.id: writer for side in there for writer in side}
+        known = list(known)
+        left = [claim.writer for claim in known if claim.writer not in self._writers]
+        # Those whose ids are not known any more may have had the claims that are left.
+        if len(left) > sum(len(side) - len(one) for side, one in zip(sides, ids, strict=True)):
+            now = " and ".join(str(writer) for side in sides for writer in side)
+            raise ClaimError(
+                f"claims are known of {' and '.join(left)}, and watermarkFrom names {now}. A query that began anew, as "
+                "after a full refresh, is another writer, and writes all rows once more: if one of these has replaced "
+                "the old one, name both in order, watermarkFrom = 'old -> new', with the same path twice where it is "
+                "the same. A writer that has ended beside others holds the watermark while it is named by itself: name "
+                f"it before one that goes on, watermarkFrom = 'ended -> {sides[0][-1].checkpoint}', whether or not its "
+                "checkpoint is still there. One that goes on must be named as before"
+            )
+        self.claims = Claims.of(ids, known)
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of all writers that are named."""
+        return frozenset(self._writers)
+
+    def writer(self, query: str) -> Writer:
+        """Return the writer of this id."""
+        return self._writers[query]
+
+    @property
+    def column(self) -> str:
+        """The column of the table that the claims are on; a `ClaimError` if they are on several, and none is named."""
+        first, *others = self.claims.current
+        columns = [self._writers[one].rule.column for one, claim in (first, *others) if claim or one == first[0]]
+        if len(found := {column.lower(): column for column in columns}) > 1:
+            raise ClaimError(
+                f"the writers claim on {' and '.join(sorted(found.values()))}, and the smallest claim is none "
+                "of the table; name one column of the table that all of them claim on"
+            )
+        return columns[0]
+
+    def check(self) -> None:
+        """Look at what the writers do that have run a micro-batch; raises what `Writer.rule` does."""
+        for writer in self._writers.values():
+            if writer.has_started:
+                _ = writer.rule
+
+    def check_directory(self, title: str, newest: Callable[[], int | None]) -> None:
+        """Refuse a query that has committed a micro-batch that the log of Spark's file sink lacks.
+
+        It writes elsewhere: the log does not say of which query it is. `newest` is the last one that the log has.
+        """
+        writer = self._writers[self.claims.current[0][0]]
+        # Read before the log: the sink has a micro-batch before the query commits it.
+        done, last = writer.last_committed, newest()
+        if done > (-1 if last is None else last):
+            raise ClaimError(
+                f"no claim can be had of {writer}: it has committed micro-batch {done}, and the log of {title} ends "
+                f"with {last}, so another query writes that; give the checkpointLocation of the query that does"
+            )
+
+    def take(
+        self, commits: Iterable[WrittenCommit], earliest_us: Mapping[int, int] | None = None
+    ) -> list[StrangeCommit]:
+        """Take commits, and return those of strangers behind a claim; see `Claims.take` and `Writer.claimed_us`."""
+        self.claims, strange = self.claims.take(
+            commits, lambda query, batch: self._writers[query].claimed_us(batch), earliest_us
+        )
+        return strange

@@ -11,7 +11,7 @@ from alignment.column_paths import fields_on_path
 from alignment.durations import parse_duration_us
 from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Claim
-from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
+from streaming_source.checkpoint.writer import TableWriters, declared_writers
 from streaming_source.data_files.config import ClaimOptions
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
@@ -25,8 +25,8 @@ def open_claims(
     schema: pa.Schema,
     assigner: TimestampAssigner,
     known: Iterable[Claim],
-) -> TableClaims:
-    """Return the claims of the writers that a user names, on the column with the event times; `known` are those so far.
+) -> TableWriters:
+    """Return the writers that a user names, by claims on the column with the event times; an offset has the `known`.
 
     Reads a few small files of each checkpoint.
 
@@ -46,6 +46,6 @@ def open_claims(
     is_local = any(may_lack_zone(field.type) for field in fields_on_path(schema, assigner.column)[-1:])
     zone = (assigner.zone or UTC) if is_local else None
     writers = declared_writers(options.watermark_from, assigner.column, delay_us, storage.opened, zone)
-    claims = TableClaims(writers, known)
-    claims.check()
-    return claims
+    found = TableWriters(writers, known)
+    found.check()
+    return found

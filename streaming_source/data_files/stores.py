@@ -87,9 +87,9 @@ class StorageOptions:
 
     @staticmethod
     def pop_from(options: dict[str, str]) -> StorageOptions:
-        """Make them from those of the options that begin with `storage.`, which leave `options`."""
-        given = [name for name in options if name.startswith(_PREFIX)]
-        return StorageOptions.of({name.removeprefix(_PREFIX): options.pop(name) for name in given})
+        """Make them from those of the options that are of `STORAGE_OPTIONS`, in any case, which leave `options`."""
+        given = [name for name in options if name.lower().startswith(_PREFIX) or name.lower() == "credentials"]
+        return StorageOptions.of_options(STORAGE_OPTIONS.parse({name: options.pop(name) for name in given}))
 
     @property
     def is_given(self) -> bool:

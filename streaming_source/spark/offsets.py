@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp, may_lack_zone
-from alignment.column_paths import column_at
+from alignment.column_paths import column_at, event_time_names
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
@@ -215,8 +215,14 @@ def _digest(identity: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
-def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
-    """Return the options by which event times are read from the columns `schema`, without options that are not set."""
+def fixed_options(
+    source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, event_time: str | None = None
+) -> dict[str, Any]:
+    """Return the options by which event times are read from the columns `schema`, without options that are not set.
+
+    Claims need the column `event_time` of the frame, which may differ from run to run: it is among them where it does
+    not follow from the others.
+    """
     assigner = rules.strategy.timestamp_assigner
     fixed: dict[str, Any] = {}
     if isinstance(assigner, FieldTimestampAssigner):
@@ -226,6 +232,8 @@ def fixed_options(rules: ReadRules, schema: pa.Schema) -> dict[str, Any]:
             fixed["timeZone"] = assigner.zone
     elif not isinstance(assigner, RecordTimestampAssigner):
         fixed = {"eventTimeColumn": "a function"}
+    is_known = event_time is None or event_time.lower() in map(str.lower, event_time_names(source.name, fixed))
+    fixed["eventTimeAs"] = None if is_known else event_time
     fixed["watermarkRows"] = rules.announces or None
     if rules.times is not None:
         for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):

@@ -30,7 +30,6 @@ from streaming_source.monitoring.planner_note import Writer as PlannerNoteWriter
 from streaming_source.monitoring.report import NOTE, WHY, WatermarkReport, note_name
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec, fixed_options
-from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.planner_log import StandstillWarning, log_lines_of
 from streaming_source.spark.watermark_rows import watermark_row_time
 
@@ -42,7 +41,9 @@ if TYPE_CHECKING:
     from streaming_source.data_files.journal import Journal
     from streaming_source.gateway import GatewayServer
     from streaming_source.spark.late_log import LateLog
+    from streaming_source.spark.options import FrameOptions
     from streaming_source.spark.report_directory import ReportDirectory
+    from streaming_source.spark.rows import RowShaper
 
 __all__ = ["StreamPlanning", "start_planner_process"]
 
@@ -73,12 +74,12 @@ class StreamPlanning:
     gateway's, so that readers get answers to their events while they read.
     """
 
-    def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, options: FrameOptions) -> None:
-        self._options = options
+    def __init__(self, source: Source[Any, Any], rules: ReadRules, schema: pa.Schema, shaper: RowShaper) -> None:
+        self._options = options = shaper.options
         self._tasks = options.tasks
         self._min_rows_per_reader = options.min_rows_per_reader
         self._time_limit_us = rules.time_limit_us
-        self._codec = OffsetCodec(source, fixed_options(rules, schema))
+        self._codec = OffsetCodec(source, fixed_options(source, rules, schema, shaper.event_time))
         self._source, self._source_name = source, source.name
         self._lock = threading.RLock()
         self._coordinator: SourceCoordinator[Any, Any] = SourceCoordinator(

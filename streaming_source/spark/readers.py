@@ -115,7 +115,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from streaming_source.spark.planning import StreamPlanning, start_planner_process
 
             start_planner_process()
-            self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper.options)
+            self._made = StreamPlanning(self.source, self.rules, self.schema, self.shaper)
         return self._made
 
     # ---- on an executor ------------------------------------------------------------------------------------------

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignment.claims import (
     ClaimRule,
-    Lane,
+    Claims,
     NoClaim,
     OperatorKind,
+    SinkCommit,
+    StrangeCommit,
     WriterOperator,
     WriterProgress,
     WriterShape,
@@ -110,29 +114,79 @@ def test_a_micro_batch_claims_nothing_before_a_watermark_and_all_behind_the_last
     assert by_query.until_us(WriterProgress(FAR_US + 1, (None,))) == MAX_WATERMARK
 
 
-def test_a_lane_takes_no_claim_of_a_writer_of_another_one() -> None:
-    lane = Lane(("a",))
-    assert lane.until_us == MIN_WATERMARK
-    assert lane.take(Claim("a", 0, 50, 1)).take(Claim("b", 5, 90, 3)).until_us == 50
+class Ledger:
+    """What micro-batches claim, and whose were asked for."""
+
+    def __init__(self, claimed_us: Mapping[tuple[str, int], int | None]) -> None:
+        self._claimed_us, self.asked = claimed_us, list[tuple[str, int]]()
+
+    def __call__(self, writer: str, batch: int) -> int | None:
+        self.asked.append((writer, batch))
+        return self._claimed_us[writer, batch]
+
+
+def commits(*micro_batches: tuple[str, int]) -> list[SinkCommit]:
+    return [SinkCommit(version, [batch]) for version, batch in enumerate(micro_batches)]
+
+
+def test_a_stranger_claims_nothing() -> None:
+    claims = Claims.of([["a"]])
+    assert claims.until_us == MIN_WATERMARK
+    claims, _ = claims.take(commits(("a", 0), ("b", 5)), Ledger({("a", 0): 50}))
+    assert (claims.until_us, claims.known) == (50, (Claim("a", 0, 50, 0),))
+
+
+def test_of_many_commits_the_newest_of_each_writer_is_asked_for() -> None:
+    ledger = Ledger(dict.fromkeys([("a", 7), ("b", 2)], 50))
+    Claims.of([["a"], ["b"]]).take(commits(*(("a", n) for n in range(8)), *(("b", n) for n in range(3))), ledger)
+    assert sorted(ledger.asked) == [("a", 7), ("b", 2)]
 
 
 def test_a_writer_that_was_replaced_is_a_stranger_when_it_commits_again() -> None:
-    lane = Lane(("old", "new")).take(Claim("old", 9, 50, 1))
-    assert lane.has("old")
-    assert lane.has("new")
-    lane = lane.take(Claim("new", 0, MIN_WATERMARK, 2))
-    assert (lane.until_us, lane.has("old"), lane.has("new")) == (MIN_WATERMARK, False, True)
-    assert lane.take(Claim("old", 10, 99, 3)) == lane, "a zombie claims nothing"
-    assert lane.take(Claim("new", 1, 60, 4)).until_us == 60
+    ledger = Ledger({("old", 9): 50, ("new", 0): MIN_WATERMARK, ("new", 1): 60})
+    claims, _ = Claims.of([["old", "new"]]).take(commits(("old", 9), ("new", 0), ("old", 10)), ledger)
+    assert claims.until_us == MIN_WATERMARK, "a zombie claims nothing"
+    claims, _ = claims.take(commits(("old", 11), ("new", 1)), ledger)
+    assert claims.until_us == 60
+
+
+@pytest.mark.parametrize("first", [None, MIN_WATERMARK, 40])
+def test_what_a_writer_claimed_does_not_hold_of_the_one_that_replaces_it(first: int | None) -> None:
+    """As after a full refresh, which begins with the earliest rows: also where its first claim is not known."""
+    before, _ = Claims.of([["old"]]).take(commits(("old", 3)), Ledger({("old", 3): 90}))
+    claims = Claims.of([["old", "new"]], before.known)
+    assert (claims.until_us, claims.holder, claims.known) == (MIN_WATERMARK, "new", before.known)
+    claims, _ = claims.take(commits(("new", 0)), Ledger({("new", 0): first}))
+    assert claims.until_us == (MIN_WATERMARK if first is None else first)
+
+
+def test_a_writer_that_has_ended_holds_nothing_once_it_is_named_before_one_that_goes_on() -> None:
+    ledger = Ledger({("a", 0): 500, ("b", 0): 100, ("a", 1): 900})
+    before, _ = Claims.of([["a"], ["b"]]).take(commits(("a", 0), ("b", 0)), ledger)
+    assert before.until_us == 100
+    claims = Claims.of([["b", "a"]], before.known)
+    assert claims.until_us == 500
+    claims, _ = claims.take(commits(("a", 1)), ledger)
+    assert (claims.until_us, [claim.writer for claim in claims.known]) == (900, ["a"])
+
+
+@pytest.mark.parametrize("listings", [[3], [2, 1], [1, 2], [1, 1, 1]])
+def test_a_zombie_behind_a_claim_is_found_however_commits_are_listed(listings: list[int]) -> None:
+    ledger = Ledger({("old", 0): 100, ("new", 0): 900})
+    written, claims, strange = commits(("old", 0), ("new", 0), ("old", 1)), Claims.of([["old", "new"]]), []
+    for count in listings:
+        claims, found = claims.take(written[:count], ledger, {2: 50})
+        written, strange = written[count:], strange + found
+    assert strange == [StrangeCommit(2, 900)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 100)), max_size=30))
 @settings(max_examples=examples(50))
-def test_a_claim_is_true_for_ever_so_it_never_goes_back(commits: list[tuple[int, int]]) -> None:
+def test_a_claim_is_true_for_ever_so_it_never_goes_back(written: list[tuple[int, int]]) -> None:
     """Micro-batches may be seen twice, or out of order: the best of the newest ones counts, as in a list of all."""
-    lane, newest, best = Lane(("a",)), -1, MIN_WATERMARK
-    for version, (batch, until_us) in enumerate(commits):
-        lane = lane.take(Claim("a", batch, until_us, version))
+    claims, newest, best = Claims.of([["a"]]), -1, MIN_WATERMARK
+    for version, (batch, until_us) in enumerate(written):
+        claims, _ = claims.take([SinkCommit(version, [("a", batch)])], lambda *_, us=until_us: us)
         if batch >= newest:
             newest, best = batch, max(best, until_us)
-        assert lane.until_us == best
+        assert claims.until_us == best

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from alignment.claims import SinkCommit
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
+from streaming_source.checkpoint.writer import TableWriters, declared_writers
 from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 from tests.examples import examples
 
@@ -126,7 +127,7 @@ def history(root: Path, seed: int) -> tuple[int, int]:
         written = WrittenCheckpoint(root / name, id=name, window_s=window_s, keeps=draw.choice([1, 2, 100]), **logs)
         queries.append(Query(draw, written, table, delay=draw.choice([0, 5, 60]) * SECOND + draw.randrange(999)))
         queries[-1].step()
-    claims = TableClaims(declared_writers([str(query.written) for query in queries], column[0]))
+    claims = TableWriters(declared_writers([str(query.written) for query in queries], column[0]))
     made: list[tuple[int, int]] = []
     seen = 0
     for _ in range(draw.randrange(5, 25)):
@@ -135,11 +136,15 @@ def history(root: Path, seed: int) -> tuple[int, int]:
             table.append(Committed("foreign", 0, [draw.randrange(100 * SECOND)], MIN_WATERMARK))
         if draw.random() < 0.2:
             # The reader starts anew: it has what is in its offset, and the checkpoints as they are now.
-            claims = TableClaims(declared_writers([str(query.written) for query in queries], column[0]), claims.claims)
+            claims = TableWriters(
+                declared_writers([str(query.written) for query in queries], column[0]), claims.claims.known
+            )
         if draw.random() < 0.7:
-            claims.take((one.writer, one.batch, version) for version, one in enumerate(table) if version >= seen)
+            claims.take(
+                SinkCommit(version, [(one.writer, one.batch)]) for version, one in enumerate(table) if version >= seen
+            )
             seen = len(table)
-            made.append((seen, claims.until_us))
+            made.append((seen, claims.claims.until_us))
             if not any(query.planned for query in queries):
                 _check_not_late(claims, table, queries, seed)
     false = 0
@@ -150,7 +155,7 @@ def history(root: Path, seed: int) -> tuple[int, int]:
     return len(made), false
 
 
-def _check_not_late(claims: TableClaims, table: list[Committed], queries: list[Query], seed: int) -> None:
+def _check_not_late(claims: TableWriters, table: list[Committed], queries: list[Query], seed: int) -> None:
     """What followed from the micro-batch before the last one of each writer is claimed by now."""
     possible = []
     for query in queries:
@@ -158,7 +163,9 @@ def _check_not_late(claims: TableClaims, table: list[Committed], queries: list[Q
         at = own[-1] if query.size is None else (own[-2] if len(own) > 1 else None)
         # Before its first window may have ended a query claims nothing: its watermark is that of 1970.
         possible.append(at.implied if at is not None and at.implied > 0 else MIN_WATERMARK)
-    assert claims.until_us >= min(possible), f"seed {seed}: {claims.until_us} is claimed, and {min(possible)} could be"
+    assert claims.claims.until_us >= min(possible), (
+        f"seed {seed}: {claims.claims.until_us} is claimed, and {min(possible)} could be"
+    )
 
 
 @pytest.mark.parametrize("first", [0])

@@ -125,3 +125,22 @@ def test_what_a_query_does_is_not_read_before_its_first_micro_batch_has_run(tmp_
 def test_writers_must_be_named(given: str | list[str]) -> None:
     with pytest.raises(OptionError, match="must name the checkpoints"):
         declared_writers(given)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_writer_that_has_ended_is_named_before_one_that_goes_on(tmp_path: Path, is_gone: bool) -> None:
+    a, ended = query(tmp_path, "a", 0, 90, 150), query(tmp_path, "ended", 0, 40)
+    before = TableWriters(declared_writers(f"{a}, {ended}"))
+    before.take(commits(("id-a", 1, 1), ("id-ended", 1, 2)))
+    assert before.claims.until_us == 40 * SECOND
+    with pytest.raises(ClaimError, match=r"claims are known of id-ended, .*'ended -> /.*/a', whether or not") as error:
+        TableWriters(declared_writers(str(a)), before.claims.known)
+    assert "claims are known of id-ended, and watermarkFrom names the writer id-a" in " ".join(str(error.value).split())
+    if is_gone:
+        shutil.rmtree(ended.path)
+    for named in (f"{ended} -> {a}", f"{ended} -> {a}, {a}"):
+        writers = TableWriters(declared_writers(named), before.claims.known)
+        assert writers.claims.until_us == 90 * SECOND
+        writers.take(commits(("id-ended", 2, 3), ("id-a", 2, 4)))
+        assert (writers.claims.until_us, len(writers.claims.known)) == (150 * SECOND, 1)
+    assert TableWriters(declared_writers(str(a)), writers.claims.known).claims.until_us == 150 * SECOND

@@ -140,3 +140,58 @@ def test_metadata_that_is_no_json_is_named(tmp_path: Path) -> None:
     (written.path / "metadata").write_text(json.dumps({"identity": 1}))
     with pytest.raises(CheckpointError, match="metadata is damaged"):
         _ = Writer(str(written)).id
+
+
+def test_the_start_of_windows_is_behind_by_the_longest_that_the_state_has(tmp_path: Path) -> None:
+    """The length was changed between two runs, and windows of the old one have not come out yet."""
+    written = WrittenCheckpoint(tmp_path / "cp", window_s=60)
+    written.plan(0)
+    written.keep(0, (0, 3600))
+    written.keep(0, partition=1)
+    written.plan(1, 1800 * SECOND)
+    written.keep(1, (1800, 1860), partition=1)
+    assert Writer(str(written), "window.start").claimed_us(1) == -1800 * SECOND
+    assert Writer(str(written), "window.end").claimed_us(1) == 1800 * SECOND
+    written.keep(1, (1800, 1860), kind="snapshot", partition=1)
+    assert Writer(str(written), "window.start").claimed_us(1) == -1800 * SECOND, "in another file of the state"
+
+
+def test_a_window_that_becomes_longer_while_claims_are_read_is_taken_off_from_then_on(tmp_path: Path) -> None:
+    written = WrittenCheckpoint(tmp_path / "cp", window_s=60)
+    written.plan(0, 600 * SECOND)
+    written.keep(0, (600, 660))
+    writer = Writer(str(written), "window.start")
+    assert writer.claimed_us(0) == 540 * SECOND
+    written.plan(1, 900 * SECOND)
+    written.keep(1, (600, 1200))
+    assert writer.claimed_us(1) == 300 * SECOND
+    written.keep(1, (600, 4200))
+    assert writer.claimed_us(1) == -2700 * SECOND, "the micro-batch ran again, by a query that was started anew"
+    written.keep(2)
+    for old in ("1.delta", "2.delta"):
+        (written.path / "state/0/0" / old).unlink()
+    written.keep(2, kind="snapshot")
+    written.plan(2, 5000 * SECOND)
+    assert writer.claimed_us(2) == 1400 * SECOND, "no window is open: the next one may be as long as the last ones"
+
+
+@pytest.mark.parametrize("lacks", ["the first file", "what it can read", "all"])
+def test_no_start_is_claimed_where_the_state_does_not_show_all_lengths(tmp_path: Path, lacks: str) -> None:
+    written = WrittenCheckpoint(tmp_path / "cp", window_s=60)
+    written.plan(0)
+    written.plan(1, 1800 * SECOND)
+    if lacks != "all":
+        written.keep(0, (1800, 1860), partition=1)
+        written.keep(1, (1800, 1860))
+    if lacks == "what it can read":
+        written.keep(0, (0, 3600))
+        (written.path / "state/0/0/1.delta").write_bytes(b"by another codec")
+    with pytest.raises(ClaimError, match="its state does not show how long its windows are"):
+        Writer(str(written), "window.start").claimed_us(1)
+    assert Writer(str(written), "window.start", 3600 * SECOND).claimed_us(1) == -1800 * SECOND
+
+
+def test_a_checkpoint_is_found_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    WrittenCheckpoint(tmp_path / "cp", window_s=60).plan(0, 5 * SECOND)
+    assert Writer("~/cp").claimed_us(0) == 5 * SECOND

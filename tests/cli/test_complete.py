@@ -141,3 +141,20 @@ def test_the_end_of_a_bounded_writer_is_the_end_of_all_times(tmp_path: Path) -> 
     with pytest.raises(ClaimError, match="its event times are 'ts'"):
         complete_until(str(table), str(written), column="other")
     assert complete_until(str(table), str(written), column="other", delay="1 second").until_us == 2**63 - 1
+
+
+def test_options_are_taken_in_any_case_and_the_home_is_known_in_each_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    writer = DeltaWriter.of(tmp_path, "a")
+    writer.commit(T0, [T0 + SECOND])
+    assert complete_until("~/table", "~/cp-a").until_us == T0
+    assert complete("~/table", "--from", "~/cp-a").exit_code == 0
+    written = WrittenCheckpoint(tmp_path / "cp", window_s=60)
+    written.plan(0, T0)
+    sink(tmp_path / "directory", 0)
+    for name in ("Storage.Access_Key", "STORAGE.access_key"):
+        options = {name: "key"}
+        assert WatchedTable("t", "c", options=options)._storage.values == ((name.partition(".")[2], "key"),)
+        assert complete_until("~/directory", "~/cp", options=options).until_us == T0, "local paths take none"

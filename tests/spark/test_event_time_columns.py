@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +18,14 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 from alignment.exceptions import InvalidArgumentError, InvalidTimestampError
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import EventTimes, FieldTimestampAssigner, TimestampAssigner
+from streaming_source.checkpoint.writer import Writer
 from streaming_source.connectors import FileSource
-from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
+from streaming_source.exceptions import ClaimError, MalformedDataError, OptionError, SchemaError
 from streaming_source.spark import rows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
+from tests.checkpoint.written import WrittenCheckpoint
 from tests.examples import each_once
 from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
 
@@ -324,3 +327,26 @@ def test_the_users_own_column_passes_without_a_copy_and_invalid_times_become_nul
     assert out.cast(pa.int64()).to_pylist() == [T0, None, 0, None, far - 1]
     with pytest.raises(InvalidTimestampError, match=r"position 1: no valid event time in t = .*from 1970 on"):
         shaped([T0, -5], watermark_rows=True)
+
+
+_ADDED: Final[dict[str, tuple[pa.Array, dict[str, str], str]]] = {
+    "text": (pa.array(["2023-11-14T22:14:00Z"]), {}, "event_time"),
+    "text, named": (pa.array(["2023-11-14T22:14:00Z"]), {"eventTimeAs": "at"}, "at"),
+    "a number, named": (pa.array([T0]), {"timestampUnit": "us", "eventTimeAs": "at"}, "at"),
+    "a time, named": (stamps(0), {"eventTimeAs": "at"}, "at"),
+}
+
+
+@pytest.mark.parametrize("case", _ADDED)
+def test_what_is_claimed_is_on_the_column_that_the_frame_has_for_the_event_time(tmp_path: Path, case: str) -> None:
+    column, options, added = _ADDED[case]
+    put(tmp_path / "in" / "a" / "f.parquet", {"t": column})
+    reading = Reading(stream_reader(tmp_path / "in", eventTimeColumn="t", timeZone="UTC", bounded="true", **options))
+    assert reading.next() is not None
+    reading.reader.stop()
+    written = WrittenCheckpoint(tmp_path / "checkpoint")
+    written.plan(0, 0, json.dumps(reading.offset))
+    claimed_us = {name: Writer(str(written), name).claimed_us(0) for name in (added, "t", None)}
+    assert {*claimed_us.values()} == {reading.offset["watermark"]}
+    with pytest.raises(ClaimError, match="its event times are 't'"):
+        Writer(str(written), "other").claimed_us(0)

@@ -309,6 +309,27 @@ def test_an_overwrite_is_an_error_as_ever_and_a_micro_batch_that_overwrites_clai
         complete_until(str(writer.table), str(writer.checkpoint))
 
 
+def test_output_mode_complete_claims_nothing_before_its_first_overwrite_either(tmp_path: Path) -> None:
+    """There were no rows before: the commit adds files alone, and the next one will remove them."""
+    writer = DeltaWriter.of(tmp_path, "a")
+    write_deltalake(writer.table, SCHEMA.empty_table())
+    done = reading(writer.table, writer.checkpoint)
+    look(done)
+    writer.plan(60 * S)
+    writer.write([61 * S], mode="overwrite")
+    for read in (lambda: look(done), lambda: complete_until(str(writer.table), str(writer.checkpoint))):
+        with pytest.raises(ClaimError, match="overwrites the rows that were there, as output mode complete does"):
+            read()
+    log = writer.table / f"_delta_log/{1:020d}.json"
+    by_spark = log.read_text().replace('"mode":"Overwrite"', '"outputMode":"Complete","queryId":"id-a","epochId":"0"')
+    log.write_text(by_spark.replace('"operation":"WRITE"', '"operation":"STREAMING UPDATE"'))
+    with pytest.raises(ClaimError, match=r"version 1 \(STREAMING UPDATE\): no claim can be had .*mode complete"):
+        look(reading(writer.table, writer.checkpoint, starting_version=0))
+    with pytest.raises(ClaimError, match=r"version 1 \(STREAMING UPDATE\): no claim can be had .*mode complete"):
+        complete_until(str(writer.table), str(writer.checkpoint))
+    done.close()
+
+
 def test_compaction_claims_nothing_and_loses_no_claim(tmp_path: Path) -> None:
     writer = DeltaWriter.of(tmp_path, "a")
     for second in range(4):
@@ -405,6 +426,74 @@ def test_a_writer_that_was_replaced_keeps_its_claim_and_is_a_stranger_when_it_co
     assert look(changed) == 60 * S, "a zombie claims nothing"
     assert late_of(changed) == {"id-old": 1}
     changed.close()
+
+
+@pytest.mark.parametrize("is_listed_at_once", [True, False])
+def test_a_zombie_fails_the_query_whether_or_not_it_is_listed_with_its_successor(
+    tmp_path: Path, is_listed_at_once: bool
+) -> None:
+    old, new = DeltaWriter.of(tmp_path, "old"), DeltaWriter.of(tmp_path, "new")
+    old.commit(50 * S, [51 * S])
+    new.plan(0)
+    done = reading(old.table, f"{old.checkpoint} -> {new.checkpoint}", foreign_writers="fail")
+    look(done)
+    new.write([52 * S])
+    new.commit(60 * S)
+    if not is_listed_at_once:
+        assert look(done) == 60 * S
+    old.commit(70 * S, [55 * S])
+    with pytest.raises(ClaimError, match="of the writer id-old, which has been replaced in watermarkFrom, adds 1 file"):
+        look(done)
+    done.close()
+
+
+def test_a_writer_that_has_ended_is_taken_out(tmp_path: Path) -> None:
+    a, ended = DeltaWriter.of(tmp_path, "a"), DeltaWriter.of(tmp_path, "ended")
+    a.commit(50 * S, [51 * S])
+    ended.commit(20 * S, [21 * S])
+    done = reading(a.table, f"{a.checkpoint}, {ended.checkpoint}")
+    assert look(done) == 20 * S
+    done.close()
+    for named in (a.checkpoint, f"{ended.checkpoint} -> {a.checkpoint}"):
+        changed = reading(a.table, named)
+        changed.state = done.state
+        changed.restart()
+        if named is a.checkpoint:
+            with pytest.raises(ClaimError, match="claims are known of id-ended"):
+                look(changed)
+        else:
+            assert look(changed) == 50 * S
+            a.commit(70 * S, [60 * S])
+            changed.restart()
+            assert look(changed) == 70 * S
+        changed.close()
+
+
+def test_an_offset_has_the_writers_of_open_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many versions have files that wait: they are listed again after a restart."""
+    monkeypatch.setattr("streaming_source.data_files.queued.FILES_OPEN", 2)
+    a, b = DeltaWriter.of(tmp_path, "a"), DeltaWriter.of(tmp_path, "b")
+    a.commit(0)
+    done = reading(a.table, f"{a.checkpoint}, {b.checkpoint}", max_rows=4)
+    look(done)
+    b.commit(90 * S)
+    a.commit(90 * S)
+    look(done)
+    for number in range(12):
+        # Behind the claim: all of them are late.
+        (b if number % 2 else a).commit(90 * S, [(60 + number) * S] * 4)
+    done.clock.advance("1 second")
+    sizes = []
+    while done.run_batch() is not None:
+        checkpoint = done.state.checkpoint
+        sizes.append(len(checkpoint.writers))
+        assert {*checkpoint.writers} <= {split.file.version for split in done.state.splits}
+        if len(sizes) == 2:
+            done.restart()
+    assert len(sizes) > 4
+    assert max(sizes) <= 2
+    assert late_of(done) == {"the writer": 24, "id-b": 24}
+    done.close()
 
 
 def test_a_table_that_was_dropped_and_made_anew_is_another_one(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_each_file_is_opened_once_in_order_whenever_it_is_restarted(
             naive.remove(expected)
             assert waiting.pop() == (expected, None)
         if data.draw(st.booleans(), label="restart"):
-            progress = waiting.progress
+            progress = waiting.settle()
             late = {file.version for file in naive}
             assert len(progress.steps) <= len(late) + 1
             assert len(waiting._runs) <= len(late) + len(progress.steps), "runs of which no file waits are kept"
@@ -73,7 +73,7 @@ def test_each_file_is_opened_once_in_order_whenever_it_is_restarted(
         assert waiting.earliest_us == min(known, default=MAX_WATERMARK)
     with pytest.raises(IndexError):
         waiting.pop()
-    assert waiting.progress.steps == ()
+    assert waiting.settle().steps == ()
 
 
 def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_key_now() -> None:
@@ -82,7 +82,7 @@ def test_a_step_is_refused_where_the_file_at_which_it_ended_is_at_another_key_no
     waiting.add(files_of([TableFile("b", 6, 1, 1_000_100, 9), TableFile("a", 6, 1, 1_000_101, 9)]), 6)
     waiting.pop()
     now = files_of([TableFile("b", 6, 1, 1_000_000, 9), TableFile("a", 6, 1, 1_000_000, 9)])
-    (step,) = waiting.progress.steps
+    (step,) = waiting.settle().steps
     with pytest.raises(
         OffsetError,
         match=r"has 1970-01-01T00:00:01.0001Z .* of b, and now it is 1970-01-01T00:00:01Z",
@@ -99,7 +99,7 @@ def test_a_snapshot_in_work_is_one_step_however_many_files_it_has() -> None:
     for version in range(4, 40):
         waiting.add(files_of([TableFile(f"late-{version}", version, 1, 10_000 + version, 10_000 + version)]), version)
 
-    written = SERIALIZER.serialize(TableCheckpoint("t", waiting.progress))
+    written = SERIALIZER.serialize(TableCheckpoint("t", waiting.settle()))
 
     assert json.loads(written) == {
         "table": "t",
@@ -117,12 +117,12 @@ def test_no_run_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> No
         waiting.add(files_of([TableFile("a", version, 1, version, version)] if version % 2 else []), version)
         while len(waiting) > 1:
             waiting.pop()
-        assert waiting.progress == Progress(3, True, waiting.progress.steps)
+        assert waiting.settle() == Progress(3, True, waiting.settle().steps)
         assert len(waiting._runs) <= 2
 
-    assert [step.last for step in waiting.progress.steps] == [199]
+    assert [step.last for step in waiting.settle().steps] == [199]
     waiting.pop()
-    assert waiting.progress == Progress(199)
+    assert waiting.settle() == Progress(199)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ __all__ = [
 _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query, and a RESTORE, is looked for."""
 _RESTORE: Final = "RESTORE"
+_OVERWRITES: Final = (("outputMode", "complete"), ("mode", "overwrite"))
+"""What a commit says of itself that overwrites the table: of a streaming query, and of a batch."""
 _BEGINNING: Final = 4_096
 """Bytes in which two commits of one version differ: the time of the commit, or the name of a file, is in them."""
 _READERS: Final = 16
@@ -49,7 +51,7 @@ class Actions:
     `adds` and `removes` are of all files, `dataChange` or not. `metadata` and `protocol` are None where it leaves them
     as they were. `operation` is what its writer calls it, empty where it does not say; `timestamp_ms` is when it was
     made, None where it does not say. `micro_batches` are its transactions: Delta's sink commits the id of its query
-    and the number of the micro-batch as one, also without rows.
+    and the number of the micro-batch as one, also without rows. It `overwrites` if its writer says so.
     """
 
     version: int
@@ -60,6 +62,7 @@ class Actions:
     operation: str = ""
     timestamp_ms: int | None = None
     micro_batches: tuple[MicroBatch, ...] = ()
+    overwrites: bool = False
 
     @property
     def new_files(self) -> list[Mapping[str, Any]]:
@@ -69,7 +72,8 @@ class Actions:
     def commit(self, table: str) -> Commit:
         """Return it without its files; `table` is the table in messages."""
         title = f"{table}, version {self.version}" + (f" ({self.operation})" if self.operation else "")
-        return Commit(self.version, title, self.kind, self.micro_batches, self.operation == _RESTORE)
+        restores = self.operation == _RESTORE
+        return Commit(self.version, title, self.kind, self.micro_batches, restores, overwrites=self.overwrites)
 
     @property
     def kind(self) -> CommitKind:
@@ -126,11 +130,17 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
             micro_batches=tuple(micro_batches),
+            overwrites=any(_says(info, *said) for said in _OVERWRITES),
         )
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
         ) from None
+
+
+def _says(info: Mapping[str, Any], name: str, value: str) -> bool:
+    said = (info.get("operationParameters") or {}).get(name)
+    return isinstance(said, str) and said.strip('"').lower() == value
 
 
 def _read(filesystem: fs.FileSystem, path: str, size: int | None = None) -> bytes | None:

@@ -213,6 +213,9 @@ class DeltaSource(TableSource):
         self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
     ) -> NewestMicroBatches:
         filesystem, root = self.root.open()
+        if last is not None and last < 0:
+            # A stream that begins with the first commit.
+            return NewestMicroBatches(last, frozenset(queries), {})
         if (
             known is not None
             and known.queries >= {*queries}

@@ -21,7 +21,7 @@ from streaming_source.connectors.files.marks import NO_MARKS, Known, Marks, Mark
 from streaming_source.data_files.file import FileBlocks
 
 if TYPE_CHECKING:
-    from streaming_source.checkpoint.table_claims import Claimed
+    from alignment.claims import Claims
 
 __all__ = ["FileDiscovery", "FoundFiles"]
 
@@ -51,7 +51,7 @@ class FoundFiles:
     gone: Marks = field(default_factory=lambda: NO_MARKS)
     back: Marks = field(default_factory=lambda: NO_MARKS)
     spans: dict[str, Span] = field(default_factory=dict)
-    claimed: Claimed | None = None
+    claimed: Claims | None = None
 
     def extend_span(self, file: ListedFile, blocks: FileBlocks) -> None:
         """A new file was described. O(blocks)."""

@@ -32,7 +32,8 @@ from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError
 
 if TYPE_CHECKING:
-    from streaming_source.checkpoint.table_claims import Claimed, TableClaims
+    from alignment.claims import Claims
+    from streaming_source.checkpoint.writer import TableWriters
 
 __all__ = ["FiniteFileEnumerator"]
 
@@ -77,7 +78,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._positions: dict[str, int] = {}
         self._claims = checkpoint.claims
         # Of the thread that lists.
-        self._writer_claims: TableClaims | None = None
+        self._writers: TableWriters | None = None
         self._just_finished: list[ListedFile] = []
         # What a stream has read to its end, in a batch that reads the same.
         self._read_by_stream: MarkSet | None = None
@@ -125,33 +126,35 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         # Copied on a worker, in one step.
         self._discover(find_new, self._on_found, lambda: list(self._open_files.values()))
 
-    def _claimed(self, batch: int) -> Claimed | None:
+    def _claimed(self, batch: int) -> Claims | None:
         """What the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
         if not self._config.emits_watermark:
             return None
+        # Imported here: few queries read by claims.
+        from alignment.claims import SinkCommit
+
         if batch < 0:
             raise OptionError(
                 f"option watermarkFrom: {self._root} has no log of Spark's file sink (_spark_metadata), which has what "
                 "was committed; start its writer first, or leave the option out"
             )
-        if self._writer_claims is None:
-            # Imported here: few queries read by claims.
+        if self._writers is None:
             from streaming_source.connectors.claims import open_claims
-
-            schema, assigner = self._context.schema, self._context.timestamp_assigner
-            claims = open_claims(self._config, self._config.storage, schema, assigner, self._claims)
-            if len(claims.lanes) > 1:
-                raise OptionError(
-                    f"option watermarkFrom names {len(claims.lanes)} writers, and the log of Spark's file sink is of "
-                    "one query; give the checkpoint of that"
-                )
             from streaming_source.connectors.files.sink_log import last_micro_batch
 
+            schema, assigner = self._context.schema, self._context.timestamp_assigner
+            writers = open_claims(self._config, self._config.storage, schema, assigner, self._claims)
+            if len(writers.claims.current) > 1:
+                raise OptionError(
+                    f"option watermarkFrom names {len(writers.claims.current)} writers, and the log of Spark's file "
+                    "sink is of one query; give the checkpoint of that"
+                )
             log = self._config.root.open()
-            claims.check_directory(self._root, lambda: last_micro_batch(*log))
-            self._writer_claims = claims
-        self._writer_claims.take([(self._writer_claims.lanes[0].writers[-1], batch, batch)])
-        return self._writer_claims.now
+            writers.check_directory(self._root, lambda: last_micro_batch(*log))
+            self._writers = writers
+        ((query, _),) = self._writers.claims.current
+        self._writers.take([SinkCommit(batch, [(query, batch)])])
+        return self._writers.claims
 
     def _on_reopened(self, found: Sequence[tuple[ListedFile, FileBlocks]]) -> None:
         for split, (file, blocks) in zip(list(self._restored.values()), found, strict=True):
@@ -191,8 +194,9 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._publish_queue()
         if found.claimed is not None:
             # The files that were found hold the watermark.
-            until_us, holder, self._claims = found.claimed
-            self._context.emit_watermark(until_us, holder)
+            self._claims = found.claimed.known
+            assert self._writers is not None, "they were asked"
+            self._context.emit_watermark(found.claimed.until_us, self._writers.writer(found.claimed.holder).checkpoint)
 
     def _add_waiting(self, packed: list[bytes]) -> None:
         if self._finished.forgotten is not None:

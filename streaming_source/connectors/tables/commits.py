@@ -39,15 +39,6 @@ class MicroBatch(NamedTuple):
     query: str
     number: int
 
-    def check_claim(self, title: str, kind: CommitKind) -> None:
-        """Raise a `ClaimError` if a commit, called `title`, is of a kind that says nothing of later ones."""
-        if kind in (CommitKind.DELETE, CommitKind.OVERWRITE):
-            raise ClaimError(
-                f"{title}: no claim can be had of the writer {self.query}, whose micro-batch {self.number} removes "
-                "rows that were there, as output mode complete does; write it in append mode, or leave watermarkFrom "
-                "out"
-            )
-
 
 def gone_with(title: str, done: str, query: str) -> ClaimError:
     """Return the error of rows that a query had committed and that are gone; `done` is how, by the commit `title`."""
@@ -92,6 +83,8 @@ class Commit:
         When it was made, in milliseconds since 1970; None where that is not asked.
     restores
         Whether it makes the table what it was in an older version: no claim outlasts that.
+    overwrites
+        Whether its writer says that it overwrites the table, also where there were no rows: its next one will.
     files
         Lists the files that it added as data, as `LISTED`, in the order in which Spark's own source reads them; none
         of a rewrite. May do I/O, and raises a `DataLossError` where the list is gone. O(its files).
@@ -105,6 +98,7 @@ class Commit:
     micro_batches: tuple[MicroBatch, ...] = ()
     restores: bool = False
     made_ms: int | None = None
+    overwrites: bool = False
     files: Callable[[], pa.Table] = field(default=LISTED.empty_table, compare=False, repr=False)
     expiring_ms: Callable[[], Mapping[str, int]] = field(default=dict, compare=False, repr=False)
 
@@ -113,10 +107,17 @@ class Commit:
         """Whether it says something of the table's rows: a rewrite does not."""
         return self.kind is not CommitKind.REWRITE
 
-    def check_claims(self, queries: Iterable[str]) -> None:
-        """Raise a `ClaimError` if it ends the claims of these queries, which have committed before."""
-        for query in queries if self.restores else ():
+    def check_claims(self, own: Sequence[tuple[str, int]], known: Collection[str]) -> None:
+        """Raise a `ClaimError` if its micro-batches `own` claim nothing, or it ends what `known` queries claim."""
+        for query in known if self.restores else ():
             raise gone_with(self.title, "restores an older one", query)
+        overwrites = self.overwrites or self.kind in (CommitKind.DELETE, CommitKind.OVERWRITE)
+        for query, number in own if overwrites else ():
+            raise ClaimError(
+                f"{self.title}: no claim can be had of the writer {query}, whose micro-batch {number} overwrites the "
+                "rows that were there, as output mode complete does; write it in append mode, or leave watermarkFrom "
+                "out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,9 @@ class NewestMicroBatches:
                 if batch.query not in queries:
                     continue
                 for later in restoring:
-                    later.check_claims([batch.query])
+                    later.check_claims((), [batch.query])
                 if batch.query not in found:
-                    batch.check_claim(commit.title, commit.kind)
+                    commit.check_claims([batch], ())
                     found[batch.query] = batch.number, commit.version
             if commit.restores:
                 restoring.append(commit)

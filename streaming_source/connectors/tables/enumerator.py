@@ -4,73 +4,39 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
-from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from alignment.watermarks import Claim
+from alignment.claims import Claims, SinkCommit
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint
-from streaming_source.connectors.tables.claimed import LATE_OF, ClaimedCommits, LateByWriter
-from streaming_source.connectors.tables.commits import ChangeRules, Commit, Commits, NewestMicroBatches
+from streaming_source.connectors.tables.claimed import LATE_OF, NAMED, ClaimedCommits
+from streaming_source.connectors.tables.commits import Commit, Commits
 from streaming_source.connectors.tables.expiring_files import ExpiringFiles
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.connectors.tables.split import TableSplit, split_id_of
+from streaming_source.connectors.tables.table import Table
 from streaming_source.connectors.tables.time_bounds import whole_milliseconds
 from streaming_source.connectors.tables.waiting import Key, Progress, WaitingTableFiles, divided
-from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError
 
-if TYPE_CHECKING:
-    from streaming_source.checkpoint.table_claims import Claimed
+__all__ = ["TableEnumerator"]
 
-__all__ = ["Table", "TableEnumerator"]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as its enumerator finds it.
-
-    Attributes
-    ----------
-    title
-        In a message, as `Delta table /data/clicks`.
-    bounded
-        The source ends after what the table has at the start.
-    discovery_interval_us
-        How often to look for new commits.
-    files
-        The file system in which the paths of `TableLister.data_file` are.
-    open_lister
-        Looks at the table, by the columns that the query reads and what assigns event times.
-    rules
-        What the user decides of commits that remove rows.
-    open_claims
-        Looks at the checkpoints of the table's writers, from their last claims on; None if the watermark is not theirs.
-    newest_micro_batches
-        Finds the last commit of each of these queries up to a version; see `TableSource`.
-    """
-
-    title: str
-    bounded: bool
-    discovery_interval_us: int
-    files: fs.FileSystem
-    open_lister: Callable[[pa.Schema, TimestampAssigner], TableLister]
-    rules: ChangeRules
-    open_claims: Callable[[pa.Schema, TimestampAssigner, Iterable[Claim]], ClaimedCommits] | None
-    newest_micro_batches: Callable[[Collection[str], int], NewestMicroBatches]
+_FEW: Final = 1_000
+"""Versions whose writers are remembered after their files were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +58,7 @@ class _Listed:
     """The result of one look at the table. The first one has where it `starts`, and the files that were open.
 
     `digest` is that of the last commit whose files are known; commits before `from_ms` are passed over. With
-    `watermarkFrom` it has what is `claimed` by now, and whose the new versions are (`writers`).
+    `watermarkFrom` it has the `claims` by now, and whose the new versions are (`writers`).
     """
 
     starts: Progress | None = None
@@ -101,7 +67,7 @@ class _Listed:
     digest: str | None = None
     from_ms: int | None = None
     expiring_ms: Mapping[str, int] = field(default_factory=dict)
-    claimed: Claimed | None = None
+    claims: Claims | None = None
     writers: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -113,14 +79,8 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
 
     bytes_beside_id = 84
 
-    def __init__(
-        self,
-        table: Table,
-        config: ReadingConfig,
-        context: SplitEnumeratorContext[TableSplit],
-        checkpoint: TableCheckpoint,
-    ) -> None:
-        super().__init__(config, table.files, context)
+    def __init__(self, table: Table, context: SplitEnumeratorContext[TableSplit], checkpoint: TableCheckpoint) -> None:
+        super().__init__(table, table.open_files(), context)
         self._table = table
         self._checkpoint = checkpoint
         self._opening = threading.Lock()
@@ -140,7 +100,9 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         # Of the thread that lists; None without claims, or before the first listing.
         self._claims_of_commits: ClaimedCommits | None = None
         self._claims = checkpoint.claims
-        self._late = LateByWriter(checkpoint.late_by, checkpoint.writers)
+        # How many late records each writer has brought; and whose the versions are of which files are open or wait, but
+        # those of the writer that is named first.
+        self._late_by, self._whose = Counter(checkpoint.late_by), dict(checkpoint.writers)
 
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
@@ -191,11 +153,13 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             self._passes_until_ms = start.from_ms
             passed = self._pass_over(start.version)
             progress = Progress(passed[-1].last if passed else start.version, start.has_snapshot)
-        if self._table.open_claims is not None:
-            schema, assigner = self._context.schema, self._context.timestamp_assigner
-            claims = self._claims_of_commits = self._table.open_claims(schema, assigner, self._checkpoint.claims)
-            if self._checkpoint.progress is None:
-                claims.take_snapshot(self._table.newest_micro_batches(claims.ids, progress.after).commits)
+        schema, assigner = self._context.schema, self._context.timestamp_assigner
+        claims = self._claims_of_commits = self._table._open_claims(schema, assigner, self._checkpoint.claims)
+        if claims is not None and self._checkpoint.progress is None:
+            newest = self._table.newest_micro_batches(claims.writers.ids, progress.after).commits
+            claims.writers.take(
+                SinkCommit(version, [(query, batch)]) for query, (batch, version) in reversed([*newest.items()])
+            )
         expiring: dict[str, int] = {}
         after, steps = progress.after, progress.steps
         if progress.in_snapshot:
@@ -246,12 +210,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         return found
 
     def _commits(self, after: int, last: int) -> Commits | None:
-        return Commits.of(self._lister.commits(after, last), self._table.rules)
+        return Commits.of(self._lister.commits(after, last), self._table._change_rules)
 
     def _new(self, after: int, last: int | None = None, opened: Key | None = None) -> tuple[_Added, Commits] | None:
         """The files of the commits after a version, and these; takes what they claim. None if there are none."""
         known = self._lister.commits(after, last)
-        commits = Commits.of(known, self._table.rules)
+        commits = Commits.of(known, self._table._change_rules)
         if commits is None:
             return None
         digest = None
@@ -266,7 +230,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
 
     def _claimed(self) -> dict[str, Any]:
         of_commits = self._claims_of_commits
-        return {} if of_commits is None else {"claimed": of_commits.now, "writers": of_commits.take_writers()}
+        return {} if of_commits is None else {"claims": of_commits.claims, "writers": of_commits.take_whose()}
 
     def _snapshot(self, version: int) -> pa.Table:
         """The files of a version; known until the first listing, if a micro-batch is read again before it."""
@@ -317,11 +281,11 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             self._expiring.add({path: listed.expiring_ms[path] for path in removed})
         self._digest, self._from_ms = listed.digest, listed.from_ms
         self._expiring.warn(len(self._waiting))
-        if listed.claimed is not None:
-            until_us, holder, self._claims = listed.claimed
-            self._late.note(listed.writers)
+        if listed.claims is not None and self._claims_of_commits is not None:
+            self._claims, holder = listed.claims.known, self._claims_of_commits.writers.writer(listed.claims.holder)
+            self._whose |= listed.writers
             # The files of these versions hold the watermark.
-            self._context.emit_watermark(until_us, holder)
+            self._context.emit_watermark(listed.claims.until_us, holder.checkpoint)
         self._publish_queue()
 
     # ---- files that are opened, and finished -------------------------------------------------------------------------
@@ -374,12 +338,12 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
             "numFilesOutstanding": len(self._waiting),
             "numBytesOutstanding": self._waiting.size,
             "numVersionsOutstanding": self._waiting.versions,
-            **{f"{LATE_OF}{writer}": count for writer, count in self._late.counts.items()},
+            **{f"{LATE_OF}{writer}": count for writer, count in self._late_by.items()},
         }
 
     def count_late(self, late: Mapping[str, int]) -> None:
-        if self._table.open_claims is not None:
-            self._late.add((self._open_files[split_id].version, count) for split_id, count in late.items())
+        for split_id, count in late.items() if self._table.emits_watermark else ():
+            self._late_by[self._whose.get(self._open_files[split_id].version, NAMED)] += count
 
     def _finish(self, file: TableFile) -> None:
         self._lister.release(file)
@@ -388,19 +352,23 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         if self._waiting is None:
             return self._checkpoint
         first, self._first = self._first, None
-        if not len(self._waiting):
-            self._late.forget_all_but({file.version for file in self._open_files.values()})
+        # Those of files that wait are listed again after a restart.
+        opened = {file.version for file in self._open_files.values()}
+        whose = {version: self._whose[version] for version in sorted(opened & self._whose.keys())}
+        if len(self._whose) > _FEW + 2 * (len(whose) + self._waiting.versions):
+            there = opened | self._waiting.waiting_versions
+            self._whose = {version: one for version, one in self._whose.items() if version in there}
         return TableCheckpoint(
             table_id=self._lister.table_id,
-            progress=self._waiting.progress,
+            progress=self._waiting.settle(),
             digest=self._digest,
             indexing=self._config.indexing,
             bounded=self._table.bounded,
             first=first,
             from_ms=self._from_ms,
             claims=self._claims,
-            late_by=dict(self._late.counts),
-            writers=dict(self._late.writers),
+            late_by=dict(self._late_by),
+            writers=whose,
         )
 
     def _find_finished(

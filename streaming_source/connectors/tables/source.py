@@ -1,40 +1,27 @@
-"""What a user decides of a table, whatever its format, and the source over it."""
+"""The source over a table, whatever its format."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, Literal, TypeAlias, get_args
+from datetime import datetime
+from typing import Final
 
 import pyarrow as pa
-from pyarrow import fs
 
 from alignment.arrow_times import UTC, parse_iso8601
-from alignment.durations import parse_duration_us
-from alignment.timestamps import TimestampAssigner
-from alignment.watermarks import Claim
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
-from streaming_source.api.options import boolean, choice, duration_field, durations_as_timedelta, option_field
-from streaming_source.connectors.claims import open_claims
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
-from streaming_source.connectors.tables.claimed import ClaimedCommits
-from streaming_source.connectors.tables.commits import ChangeRules, NewestMicroBatches
-from streaming_source.connectors.tables.enumerator import Table, TableEnumerator
-from streaming_source.connectors.tables.lister import TableLister
+from streaming_source.connectors.tables.enumerator import TableEnumerator
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
-from streaming_source.data_files.config import ClaimOptions, ReadingConfig
+from streaming_source.connectors.tables.table import Table
 from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileSplitReader
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, StorageOptions
+from streaming_source.data_files.stores import STORAGE_OPTIONS
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SchemaError
 
 __all__ = ["LIMIT", "TableSource", "table_options"]
-
-ForeignWriters: TypeAlias = Literal["late", "fail"]
-
-_SHORTEST_US: Final = 1000
 
 LIMIT: Final = "which files are opened follows from their event times; limit a micro-batch with maxRowsPerTrigger"
 """What to do instead of limiting a micro-batch by files or bytes."""
@@ -45,69 +32,13 @@ _FOREIGN: Final = {"maxFilesPerTrigger": LIMIT, "maxBytesPerTrigger": LIMIT} | d
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoint]):
-    """A table: its snapshot, then what is committed. A format has `name`, `identity`, and what is abstract here.
-
-    How its files are read is in `ReadingConfig`.
-    """
-
-    bounded: bool = option_field(
-        False,
-        "bounded",
-        boolean,
-        "The source ends after what the table has at the start. A query ends with it only in AvailableNow.",
-    )
-    discovery_interval: timedelta | str = duration_field(
-        "1 second",
-        "discoveryInterval",
-        _SHORTEST_US,
-        "How often to look for new commits, beside whenever a trigger finds nothing to read and looks take less than "
-        "20 ms.",
-    )
-    foreign_writers: ForeignWriters = option_field(
-        "late",
-        "foreignWriters",
-        choice(*get_args(ForeignWriters)),
-        "With `watermarkFrom`: what to do with rows of a writer that it does not name, at or below the claim of those "
-        "that it names. `late`: they are late, and counted by writer; `fail`: at the first file with such rows.",
-    )
-    storage: StorageOptions = NO_STORAGE_OPTIONS
+class TableSource(Table, Source[TableSplit, TableCheckpoint]):
+    """A table: its snapshot, then what is committed. A format has `name`, `identity`, and what is abstract here."""
 
     split_serializer = TableSplitSerializer()
     enumerator_checkpoint_serializer = TableCheckpointSerializer()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        durations_as_timedelta(self)
-
     # ---- for formats -------------------------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The table in a message, as `Delta table /data/clicks`."""
-
-    @abstractmethod
-    def open_files(self) -> fs.FileSystem:
-        """Return the file system in which the paths of `TableLister.data_file` are. On executors too."""
-
-    @abstractmethod
-    def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> TableLister:
-        """Look at the table; `schema` are the columns that the query reads, with event times by `assigner`."""
-
-    @abstractmethod
-    def newest_micro_batches(
-        self, queries: Collection[str], last: int | None = None, known: NewestMicroBatches | None = None
-    ) -> NewestMicroBatches:
-        """Find the last commit of each of these queries up to a version, None for the newest. No data file is listed.
-
-        `known` is what an earlier look found, which need not be read again.
-        """
-
-    @property
-    @abstractmethod
-    def _change_rules(self) -> ChangeRules:
-        """What a stream does with commits that remove rows."""
 
     @abstractmethod
     def table_schema(self) -> pa.Schema:
@@ -155,10 +86,6 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
     # ---- Source ------------------------------------------------------------------------------------------------------
 
     @property
-    def discovery_interval_us(self) -> int:
-        return parse_duration_us(self.discovery_interval, name="discovery_interval")
-
-    @property
     def boundedness(self) -> Boundedness:
         return Boundedness.BOUNDED if self.bounded else Boundedness.CONTINUOUS_UNBOUNDED
 
@@ -203,22 +130,7 @@ class TableSource(ClaimOptions, ReadingConfig, Source[TableSplit, TableCheckpoin
                 "and closed its windows with that; without it later commits would never be read. Set bounded = true "
                 "again, or use a new checkpointLocation"
             )
-        interval_us, files = self.discovery_interval_us, self.open_files()
-        table = Table(
-            title=self.title,
-            bounded=self.bounded,
-            discovery_interval_us=interval_us,
-            files=files,
-            open_lister=self.open_lister,
-            rules=self._change_rules,
-            open_claims=self._open_claims if self.emits_watermark else None,
-            newest_micro_batches=self.newest_micro_batches,
-        )
-        return TableEnumerator(table, self, context, checkpoint)
-
-    def _open_claims(self, schema: pa.Schema, assigner: TimestampAssigner, known: Iterable[Claim]) -> ClaimedCommits:
-        claims = open_claims(self, self.storage, schema, assigner, known)
-        return ClaimedCommits(claims, fails=self.foreign_writers == "fail")
+        return TableEnumerator(self, context, checkpoint)
 
     def names_finished(self, checkpoint: TableCheckpoint) -> bool:
         """Files are opened in the order of their keys, and those that are not open any more are finished."""

@@ -85,6 +85,10 @@ class _Versions:
         return TableFile(**{name: self._files[name][number].as_py() for name in FILES.names})
 
     @property
+    def versions(self) -> list[int]:
+        return list(pc.unique(self._files["version"].slice(self.next)).to_pylist())
+
+    @property
     def head(self) -> Key:
         return key_of(self.file(self.next))
 
@@ -103,7 +107,7 @@ class WaitingTableFiles:
     def __init__(self, after: int, *, in_snapshot: bool = False) -> None:
         self._after = after
         self._in_snapshot = in_snapshot
-        # Oldest first. Those of which no file waits leave it with the next `progress`.
+        # Oldest first. Those of which no file waits leave it with `settle`.
         self._runs: list[_Versions] = []
         # A heap of those of which some wait, by the key of the next one, and as added.
         self._heads: list[tuple[Key, int, _Versions]] = []
@@ -183,8 +187,12 @@ class WaitingTableFiles:
             yield from run._files["path"].slice(run.next).to_pylist()
 
     @property
-    def progress(self) -> Progress:
-        """What an offset has. O(g); runs of which no file waits are forgotten, but for one a step."""
+    def waiting_versions(self) -> set[int]:
+        """The versions of the files that wait. O(n)."""
+        return {version for _, _, run in self._heads for version in run.versions}
+
+    def settle(self) -> Progress:
+        """Forget the runs of which no file waits, but for one a step, and return what an offset has. O(g)."""
         steps, left = {step.last for step in self._steps}, list[_Versions]()
         for run in self._runs:
             if len(run) or (left and left[-1].last in steps):
