@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -190,3 +192,59 @@ def test_a_claim_is_true_for_ever_so_it_never_goes_back(written: list[tuple[int,
         if batch >= newest:
             newest, best = batch, max(best, until_us)
         assert claims.until_us == best
+
+
+@given(st.data())
+@settings(max_examples=examples(100))
+def test_claims_are_those_of_one_who_goes_through_all_commits_again(data: st.DataObject) -> None:
+    """Writers side by side and replaced, zombies, strangers, restarts, one that ends; commits listed in any groups."""
+    sides = data.draw(st.sampled_from([[["a"]], [["a", "b"]], [["a"], ["c"]], [["a", "b", "d"], ["c"]]]))
+    written = data.draw(st.lists(st.tuples(st.sampled_from("abcdx"), st.booleans(), st.integers(0, 60)), max_size=25))
+    batches, ledger = Counter[str](), dict[tuple[str, int], int | None]()
+    history, earliest_us = list[SinkCommit](), dict[int, int]()
+    for version, (writer, is_known, step_us) in enumerate(written):
+        number = batches[writer]
+        before = max((us for (one, _), us in ledger.items() if one == writer and us is not None), default=0)
+        ledger[writer, number] = before + step_us if is_known or not number else None
+        history.append(SinkCommit(version, [(writer, number)]))
+        earliest_us[version], batches[writer] = data.draw(st.integers(0, 150)), number + 1
+    claims, found, done = Claims.of(sides), list[StrangeCommit](), 0
+    while done < len(history):
+        count = data.draw(st.integers(1, 5))
+        claims, strange = claims.take(history[done : done + count], Ledger(ledger), earliest_us)
+        found, done = found + strange, done + count
+        until_us, expected = _gone_through(history[:done], sides, ledger, earliest_us)
+        assert (claims.until_us <= until_us) if None in ledger.values() else (claims.until_us == until_us)
+        if None not in ledger.values():
+            assert [one.version for one in found] == expected
+        if data.draw(st.booleans()):
+            # The watermark that was announced stays in the offset, beside the claims.
+            claims = replace(Claims.of(sides, claims.known), announced_us=claims.announced_us)
+
+
+def _gone_through(
+    history: list[SinkCommit],
+    sides: list[list[str]],
+    ledger: Mapping[tuple[str, int], int | None],
+    earliest_us: Mapping[int, int],
+) -> tuple[int, list[int]]:
+    announced, strange, until_us = MIN_WATERMARK, [], MIN_WATERMARK
+    for version, commit in enumerate(history):
+        ((writer, _),) = commit.micro_batches
+        newest = [
+            max((side.index(one) for one in _writers(history[:version]) if one in side), default=0) for side in sides
+        ]
+        is_named = any(writer in side and side.index(writer) >= at for side, at in zip(sides, newest, strict=True))
+        if not is_named and MIN_WATERMARK < announced >= earliest_us[version]:
+            strange.append(version)
+        until_us = MAX_WATERMARK
+        for side in sides:
+            own = [batch for one in history[: version + 1] for batch in one.micro_batches if batch[0] == side[-1]]
+            known = [us for batch in own if (us := ledger[batch]) is not None]
+            until_us = min(until_us, max(known, default=MIN_WATERMARK))
+        announced = max(announced, until_us)
+    return until_us, strange
+
+
+def _writers(history: list[SinkCommit]) -> list[str]:
+    return [writer for commit in history for writer, _ in commit.micro_batches]

@@ -46,13 +46,12 @@ class Query:
     """Spark's, in the micro-batch at hand; of a source of ours the source's."""
     late: int = 0
     """Spark's, in the micro-batch before: rows of windows up to there are dropped."""
-    windows: set[int] = field(default_factory=set)
+    windows: set[tuple[int, int]] = field(default_factory=set)
+    claims_start: bool = False
+    """Whether the claim is on the start of the windows, whose length then becomes shorter from run to run."""
+    size: int = 0
     ended: bool = False
     planned: Committed | None = None
-
-    @property
-    def size(self) -> int | None:
-        return None if self.written.window_s is None else self.written.window_s * SECOND
 
     def plan(self) -> None:
         """Write the offsets of the next micro-batch, and decide what it will write."""
@@ -63,21 +62,27 @@ class Query:
         times = [max(0, now + draw.randrange(-spread, spread)) for _ in range(draw.randrange(5))]
         # And some just where a claim that is a little too far is false.
         exact = draw.random() < 0.3
-        self.planned = self._windows(times, exact) if self.size is not None else self._rows(times, exact)
+        self.planned = self._windows(times, exact) if self.size else self._rows(times, exact)
 
     def _windows(self, times: list[int], exact: bool) -> Committed:
-        assert self.size is not None
+        if self.claims_start and self.draw.random() < 0.2:
+            self.size = max(SECOND, self.size // self.draw.choice([2, 5]) // SECOND * SECOND)
         if exact:
             end = (max([self.read_us - self.delay, *times]) // self.size + 1) * self.size
             times = [*times, end + self.delay - self.draw.choice([0, 1, MS])]
         self.written.plan(self.batch, self.watermark)
-        ends = {t // self.size * self.size + self.size for t in times}
-        self.windows |= {end for end in ends if end > self.late}
-        emitted = sorted(end for end in self.windows if end <= self.watermark)
+        starts = {t // self.size * self.size for t in times}
+        self.windows |= {(start, start + self.size) for start in starts if start + self.size > self.late}
+        emitted = sorted(window for window in self.windows if window[1] <= self.watermark)
+        # What comes and goes in one micro-batch is in no file of the state.
         self.windows -= {*emitted}
+        if self.claims_start:
+            seconds = [(start // SECOND, end // SECOND) for start, end in sorted(self.windows)]
+            self.written.keep(self.batch, *seconds, kind="snapshot")
         self.read_us = max([self.read_us, *times])
         implied = max(self.watermark, (self.read_us - self.delay) // MS * MS)
-        return Committed(self.written.id, self.batch, emitted, implied)
+        times = [start if self.claims_start else end for start, end in emitted]
+        return Committed(self.written.id, self.batch, times, implied)
 
     def _rows(self, times: list[int], exact: bool) -> Committed:
         """Rows of a source whose watermark is right for those on time; the others are late, and kept."""
@@ -100,8 +105,8 @@ class Query:
 
     def commit(self) -> None:
         assert self.planned is not None
-        self.written.commit(self.batch, self.planned.implied if self.size is not None else 0)
-        if self.size is not None:
+        self.written.commit(self.batch, self.planned.implied if self.size else 0)
+        if self.size:
             self.late, self.watermark = self.watermark, self.planned.implied
         self.planned = None
 
@@ -119,13 +124,19 @@ def history(root: Path, seed: int) -> tuple[int, int]:
     """Run one history; return how many claims were made, and how many of them are false."""
     draw = random.Random(seed)
     table: list[Committed] = []
-    column, names = draw.choice([("window.end", "ab"), ("ts", "ab")]), "ab"[: draw.choice([1, 1, 2])]
+    column, names = (
+        draw.choice([("window.end", "ab"), ("window.start", "ab"), ("ts", "ab")]),
+        "ab"[: draw.choice([1, 1, 2])],
+    )
     queries = []
     for name in names:
-        window_s = draw.choice([1, 10, 60]) if column[0] == "window.end" else None
+        starts = column[0] == "window.start"
+        window_s = None if column[0] == "ts" else draw.choice([60, 600] if starts else [1, 10, 60])
         logs = {"offset_log": draw.choice(["v1", "v2"]), "commit_log": draw.choice(["v1", "v2", "v3"])}
         written = WrittenCheckpoint(root / name, id=name, window_s=window_s, keeps=draw.choice([1, 2, 100]), **logs)
-        queries.append(Query(draw, written, table, delay=draw.choice([0, 5, 60]) * SECOND + draw.randrange(999)))
+        delay = draw.choice([0, 5, 60]) * SECOND + draw.randrange(999)
+        size = (window_s or 0) * SECOND
+        queries.append(Query(draw, written, table, delay=delay, claims_start=starts, size=size))
         queries[-1].step()
     claims = TableWriters(declared_writers([str(query.written) for query in queries], column[0]))
     made: list[tuple[int, int]] = []
@@ -145,7 +156,7 @@ def history(root: Path, seed: int) -> tuple[int, int]:
             )
             seen = len(table)
             made.append((seen, claims.claims.until_us))
-            if not any(query.planned for query in queries):
+            if not starts and not any(query.planned for query in queries):
                 _check_not_late(claims, table, queries, seed)
     false = 0
     for version, until_us in made:
@@ -160,7 +171,7 @@ def _check_not_late(claims: TableWriters, table: list[Committed], queries: list[
     possible = []
     for query in queries:
         own = [one for one in table if one.writer == query.written.id]
-        at = own[-1] if query.size is None else (own[-2] if len(own) > 1 else None)
+        at = own[-1] if not query.size else (own[-2] if len(own) > 1 else None)
         # Before its first window may have ended a query claims nothing: its watermark is that of 1970.
         possible.append(at.implied if at is not None and at.implied > 0 else MIN_WATERMARK)
     assert claims.claims.until_us >= min(possible), (
