@@ -43,6 +43,8 @@ _SOON_US: Final = 1_000_000
 _YEAR_US: Final = 365 * 86_400_000_000
 _UNIT_YEARS: Final = 500
 """Event times further ahead are of a wrong unit: no clock is that wrong."""
+_ZONES_US: Final = 14 * 3_600_000_000
+"""The zone that is furthest ahead of UTC."""
 _NEVER_IDLE: Final = "; without idleTimeout it never becomes idle"
 
 
@@ -331,8 +333,18 @@ def _limit_the_future(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "maxFutureSkew",
             f"{_dated(reports, latest)}. {_leap(last)}begin with a new checkpoint, and with maxFutureSkew, '1 hour' "
             "say. Records that are further ahead of the clock are then invalid: they move no watermark, and "
-            "invalidTimestamp decides what becomes of them.",
+            f"invalidTimestamp decides what becomes of them.{_zone(last, latest)}",
         )
+
+
+def _zone(last: Explanation, latest: SplitExplanation) -> str:
+    """That so few hours are rather another zone than a wrong clock."""
+    if latest.watermark - last.at_us > _ZONES_US:
+        return ""
+    return (
+        f" If all records of split {latest.split_id!r} are so far ahead, they are written in another zone: give that "
+        "as timeZone."
+    )
 
 
 def _dated(reports: Sequence[Explanation], split: SplitExplanation) -> str:
