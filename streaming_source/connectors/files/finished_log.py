@@ -94,7 +94,7 @@ class FinishedLog(FinishedFiles):
         """Return the marks of the entries of later states than `after`, up to `upto`, which has one if it is not 0."""
         if not upto or after == upto:
             return NO_MARKS
-        parts = _without_replaced(self._listed())
+        parts = _without_contained(self._listed())
         if not any(part.first <= upto <= part.last for part in parts):
             raise DataLossError(f"stateLocation has no entry of state {upto} in {self._journal}: {_MEND}")
         table = _upto(self._read([part for part in parts if part.first <= upto and part.last > after]), upto)
@@ -133,7 +133,7 @@ class FinishedLog(FinishedFiles):
     def _cut(self) -> list[_Part]:
         """Remove the entries after the last state of the offset, and return the other parts."""
         kept = []
-        for part in _without_replaced(listed := self._listed()):
+        for part in _without_contained(listed := self._listed()):
             if part.last > self._last >= part.first:
                 table = _upto(self._read([part]), self._last)
                 part = part._replace(last=self._last)
@@ -173,7 +173,7 @@ class FinishedLog(FinishedFiles):
         self._journal.remove(part.name for part in parts)
 
 
-def _without_replaced(parts: list[_Part]) -> list[_Part]:
+def _without_contained(parts: list[_Part]) -> list[_Part]:
     """Return the parts that no other part replaces: a crash may leave a merged part beside those that it replaces."""
     return [part for part in parts if not any(other.replaces(part) for other in parts)]
 
