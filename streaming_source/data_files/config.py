@@ -24,6 +24,8 @@ Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 
 _log = logging.getLogger(__name__)
 
+_GIVEN_OF_FILES = "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave it"
+
 
 def _distinct_names(name: str, value: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in value.split(","))
@@ -115,10 +117,7 @@ class ReadingConfig:
             )
         if self.data_schema is not None:
             if self.schema_evolution == "addAtRestart":
-                raise OptionError(
-                    "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave "
-                    "it"
-                )
+                raise OptionError(_GIVEN_OF_FILES)
             object.__setattr__(self, "format", self.format.with_columns(self.data_schema))
         if self.files_ahead is not None and self.files_ahead < 1:
             raise OptionError(f"filesAhead = {self.files_ahead!r}: must be at least 1, or left out")

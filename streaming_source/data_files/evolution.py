@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -141,24 +142,30 @@ def _parts(kind: pa.DataType) -> list[pa.Field]:
 # ---- types -----------------------------------------------------------------------------------------------------------
 
 
-def check_columns(path: str, found: pa.Schema, wanted: pa.Schema, *, may_lack_all: bool) -> None:
+_LACKS_OF_FILES: Final = "Read it as a source of its own, or leave it out with pathGlobFilter"
+_WIDER_OF_FILES: Final = "Write it in one type, or give the wider one in dataSchema"
+_WIDER_OF_TABLE: Final = "Write the file again in the type of the table, or leave the column out with option columns"
+
+
+def check_columns(path: str, found: pa.Schema, wanted: pa.Schema, *, of_table: bool) -> None:
     """Raise a `SchemaError` if a file has no column that a query reads, or one in a type that does not widen.
 
-    A file `may_lack_all` of them where a table has it: they were added to the table after the file.
+    A file `of_table` may lack all of them: they were added to the table after the file. The types are those of the
+    table, where the file has them without annotations.
     """
     own = own_columns(found.names, wanted.names)
-    if wanted.names and not own and not may_lack_all:
+    if wanted.names and not own and not of_table:
         raise SchemaError(
             f"{path} has no column {wanted.names[0]!r} nor any other that is read; it has {', '.join(found.names)}. "
-            "Read it as a source of its own, or leave it out with pathGlobFilter"
+            f"{_LACKS_OF_FILES}"
         )
     check_distinct(path, [field for field in found if field.name in own], case_sensitive=True)
     for name in own:
         has, reads = found.field(name).type, wanted.field(name).type
-        if not _widens(has, reads):
+        if not _widens(has, reads, of_table):
             raise SchemaError(
                 f"{path} has column {name!r} as {has}; the query reads it as {reads}, which does not hold all its "
-                "values. Write it in one type, or give the wider one in dataSchema"
+                f"values. {_WIDER_OF_TABLE if of_table else _WIDER_OF_FILES}"
             )
 
 
@@ -254,24 +261,41 @@ def _as_type(column: pa.Array, data_type: pa.DataType) -> pa.Array:
     return cut_nanoseconds(column).cast(data_type)
 
 
-def _widens(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_bare(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a type of Parquet lacks what it is annotated with in newer files: Spark reads the wanted one.
+
+    Text without its character set, small numbers without their width, moments without the flag of UTC.
+    """
+    types = pa.types
+    if types.is_timestamp(found) and types.is_timestamp(wanted):
+        return found.tz is None and wanted.tz is not None
+    if types.is_int8(wanted) or types.is_int16(wanted):
+        return bool(types.is_int32(found))
+    return _is_bytes(found) and _is_text(wanted)
+
+
+def _widens(found: pa.DataType, wanted: pa.DataType, of_table: bool = False) -> bool:
     """Return whether `wanted` holds all values of `found`: as Spark's readers widen types, and for other encodings."""
     types = pa.types
+    if of_table and _is_bare(found, wanted):
+        return True
     if types.is_dictionary(found) or types.is_dictionary(wanted):
-        return _widens(*(kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)))
+        values = [kind.value_type if types.is_dictionary(kind) else kind for kind in (found, wanted)]
+        return _widens(values[0], values[1], of_table)
     if found == wanted or types.is_null(found):
         return True
     if (_is_text(found) and _is_text(wanted)) or (_is_bytes(found) and _is_bytes(wanted)):
         return True
     if types.is_struct(found) and types.is_struct(wanted):
         return all(
-            _widens(found.field(own).type, wanted.field(own).type)
+            _widens(found.field(own).type, wanted.field(own).type, of_table)
             for own in {f.name for f in found} & {f.name for f in wanted}
         )
     if _is_list(found) and _is_list(wanted):
-        return _widens(found.value_type, wanted.value_type)
+        return _widens(found.value_type, wanted.value_type, of_table)
     if types.is_map(found) and types.is_map(wanted):
-        return _widens(found.key_type, wanted.key_type) and _widens(found.item_type, wanted.item_type)
+        of_keys = _widens(found.key_type, wanted.key_type, of_table)
+        return of_keys and _widens(found.item_type, wanted.item_type, of_table)
     if types.is_timestamp(found) and types.is_timestamp(wanted):
         units = ["s", "ms", "us", "ns"]
         finer = units.index(found.unit) <= units.index(wanted.unit) or wanted.unit == "us"

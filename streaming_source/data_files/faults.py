@@ -53,6 +53,10 @@ _NO_BUCKET_TEXT: Final = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFo
 _OPTIONS: Final = "the options storage.*"
 _SHOWN: Final = 400
 _LOOKED_AT: Final = 4_000
+_CHANGED_OF_FILES: Final = (
+    "it was appended to or rewritten. Let writers rename complete files into place; set ignoreChangedFiles = true to "
+    "go on"
+)
 """Characters of an answer of a store or its client that are used."""
 
 
@@ -154,8 +158,7 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
         wanted = file.file.size if file.checks_size else None
         if wanted is not None and (size := stream.size()) != wanted:
             raise DataLossError(
-                f"{file.path} has {size} bytes, and had {wanted} when its records were planned: it was appended to or "
-                "rewritten. Let writers rename complete files into place; set ignoreChangedFiles = true to go on"
+                f"{file.path} has {size} bytes, and had {wanted} when its records were planned: {_CHANGED_OF_FILES}"
             )
         yield stream
 

@@ -426,3 +426,40 @@ def test_a_version_of_the_snapshot_that_is_gone_is_named(tmp_path: Path) -> None
 
     with pytest.raises(DataLossError, match=r"has no version 2 any more|version 3 is not in its log any more"):
         done.run()
+
+
+BARE = [
+    ("x", pa.array([b"abc"]), pa.string(), "abc"),
+    ("x", pa.array([5], pa.int32()), pa.int16(), 5),
+    ("x", pa.array([-6], pa.int32()), pa.int8(), -6),
+    ("x", pa.array([[b"abc"]]), pa.list_(pa.string()), ["abc"]),
+]
+
+
+@pytest.mark.parametrize(("name", "stored", "kind", "value"), BARE, ids=lambda one: str(one)[:20])
+def test_types_of_parquet_without_annotations_are_read_as_the_table_has_them(
+    tmp_path: Path, name: str, stored: pa.Array, kind: pa.DataType, value: object
+) -> None:
+    """Also moments without the flag of UTC, as the event time: whatever the zone of the session."""
+    in_table = rows([1 * SECOND]).append_column(name, stored.cast(kind))
+    deltalake.write_deltalake(str(tmp_path), in_table)
+    (path,) = tmp_path.glob("*.parquet")
+    bare = pa.table({"ts": in_table["ts"].cast(pa.timestamp("us")), name: stored})
+    pq.write_table(bare, path, store_schema=False)
+    options = {"time_zone": NEW_YORK}
+    done = harness(tmp_path, options)
+
+    done.run()
+
+    assert times(done) == [1 * SECOND]
+    (row,) = read_all(DeltaSource(str(tmp_path), **options)).to_pylist()
+    assert (row[name], row["ts"]) == (value, in_table["ts"][0].as_py())
+
+
+def test_a_type_that_does_not_widen_names_no_option_of_files(tmp_path: Path) -> None:
+    append(tmp_path, [1 * SECOND], n=1)
+    (path,) = tmp_path.glob("*.parquet")
+    pq.write_table(rows([1 * SECOND], n="a"), path)
+
+    with pytest.raises(SchemaError, match=r"reads it as int64, .* or leave the column out with option columns$"):
+        read_all(DeltaSource(str(tmp_path)))

@@ -14,14 +14,16 @@ import pyarrow.orc as orc
 import pytest
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import FixedType, IcebergType, NestedField, TimestamptzType, TimeType, UUIDType
 
-from streaming_source.connectors.iceberg import IcebergSource
+from streaming_source.connectors.iceberg import IcebergSource, lister
 from streaming_source.connectors.iceberg.catalog import CatalogProperties, properties_of
 from streaming_source.exceptions import OptionError, StoreUnavailableError, UnsupportedOperationError
 from streaming_source.testing import SourceHarness
 from tests.iceberg.commits import add_data_file, edit_metadata
 from tests.iceberg.tables import SECOND, append, catalog_in, create, harness, later, properties_in, rows, times
+from tests.tables.reading import read_all
 
 
 def source(folder: Path, **options: Any) -> IcebergSource:
@@ -179,3 +181,20 @@ def test_executors_need_no_pyiceberg(tmp_path: Path) -> None:
         "read",
         "IcebergSource needs pyiceberg: install spark-watermark-alignment[iceberg]",
     ], done.stderr
+
+
+@pytest.mark.parametrize("kind", [TypeError, KeyError, ValueError])
+@pytest.mark.parametrize("where", ["entries_of", "manifests"])
+def test_manifests_that_pyiceberg_does_not_understand_name_the_table_and_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
+) -> None:
+    """As those of BigQuery, whose fields may be null where the specification has a value."""
+
+    def fails(*arguments: object) -> None:
+        raise kind("'NoneType' object is not iterable")
+
+    append(create(tmp_path), [1 * SECOND])
+    monkeypatch.setattr(*((lister, where) if where == "entries_of" else (Snapshot, where)), fails)
+    for read in (harness(tmp_path).run, lambda: read_all(IcebergSource("db.t", catalog=properties_in(tmp_path)))):
+        with pytest.raises(UnsupportedOperationError, match=r"Iceberg table db.t: the manifests of .*NoneType.*Take "):
+            read()

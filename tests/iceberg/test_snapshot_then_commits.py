@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,21 @@ def test_what_is_committed_before_a_time_that_is_still_to_come_is_passed_over(tm
     done.run()
     # The clock of the second one went back, behind one that counts.
     assert times(done) == [4 * SECOND, 5 * SECOND]
+
+
+def test_a_folder_that_is_deleted_under_a_query_ends_it(tmp_path: Path) -> None:
+    """The catalog has the table as before."""
+    append(create(tmp_path), [1 * SECOND])
+    done = harness(tmp_path)
+    done.run()
+    shutil.rmtree(tmp_path / "warehouse")
+
+    def looks_for_a_minute() -> None:
+        for _ in range(61):
+            later(done)
+
+    with pytest.raises(DataLossError, match=r"Iceberg table db.t: its metadata are not there any more, .*: its folder"):
+        looks_for_a_minute()
 
 
 def test_a_batch_reads_the_snapshot_that_it_is_given(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -42,6 +43,9 @@ _FIX: Final = (
 )
 
 _DELETED_ROWS_KEPT: Final = 1024
+
+_LOOKS: Final = 60
+"""Of so many looks that find nothing one asks whether the table's folder is still there."""
 
 
 _KINDS: Final = {
@@ -99,6 +103,7 @@ class IcebergLister:
         self._bounds = TimeBounds.of(schema, assigner)
         self._time_id = None if self._bounds is None else self._columns.id_of(self._bounds.path)
         self._new_columns = NewColumns(schema_evolution)
+        self._empty_looks = 0
         self._deletes: dict[int, DeleteFiles] = {}
         self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
         # Held for no I/O: who releases a file must not wait for a store.
@@ -164,10 +169,8 @@ class IcebergLister:
 
     def _manifests(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> list[ManifestFile]:
         self._check_location(snapshot.manifest_list)
-        try:
+        with self._understood(snapshot.snapshot_id):
             found = snapshot.manifests(self._table.io)
-        except FileNotFoundError:
-            raise self._expired(snapshot.snapshot_id) from None
         wanted = [manifest for manifest in found if manifest.content == content]
         for manifest in wanted:
             self._check_location(manifest.manifest_path)
@@ -178,10 +181,22 @@ class IcebergLister:
         Location.of(location, [self._table.io.properties.get("warehouse", "")])
 
     def _entries(self, manifest: ManifestFile) -> Iterator[Entry]:
-        try:
+        with self._understood(manifest.added_snapshot_id):
             yield from entries_of(manifest, self._table.io)
+
+    @contextmanager
+    def _understood(self, version: int | None) -> Iterator[None]:
+        """Let what `pyiceberg` raises of manifests name the table: those that are gone, and those of other writers."""
+        try:
+            yield
         except FileNotFoundError:
-            raise self._expired(manifest.added_snapshot_id) from None
+            raise self._expired(version) from None
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise UnsupportedOperationError(
+                f"{self._title}: the manifests of snapshot {version} cannot be read by this version of pyiceberg: "
+                f"{error!r}. Take a newer pyiceberg, or read the table with spark.readStream.format('iceberg') and "
+                "withWatermark"
+            ) from None
 
     def _expired(self, version: int | None) -> DataLossError:
         return DataLossError(
@@ -213,12 +228,23 @@ class IcebergLister:
                 f"{self._table_id}: it was dropped and made anew; use a new checkpointLocation"
             )
         self._table = table
+        if last is None and table is known:
+            self._check_folder()
         head = table.metadata.current_snapshot_id if last is None else last
         found, broken = chain_between(table.metadata, after, head, self._inherits)
         if found:
             self._look_at_columns(found[-1].snapshot_id)
         why = None if broken is None else Broken(f"{self._title}: {broken}", _FIX)
         return Chain([self._commit(snapshot) for snapshot in found], why)
+
+    def _check_folder(self) -> None:
+        """Look now and then whether the table's metadata are still there: a catalog keeps where they were."""
+        self._empty_looks += 1
+        if self._empty_looks % _LOOKS == 0 and not self._table.io.new_input(self._table.metadata_location).exists():
+            raise DataLossError(
+                f"{self._title}: its metadata are not there any more, and its catalog still names them: its folder was "
+                "deleted. Restore it, or stop the query"
+            )
 
     def _commit(self, snapshot: Snapshot) -> Commit:
         number, operation, kind = snapshot.snapshot_id, _operation_of(snapshot), kind_of(snapshot)
@@ -316,10 +342,8 @@ class IcebergLister:
 
     def _delete_entries(self, version: int) -> Iterator[ManifestEntry]:
         for manifest in self._manifests(self._snapshot(version), ManifestContent.DELETES):
-            try:
+            with self._understood(manifest.added_snapshot_id):
                 yield from manifest.fetch_manifest_entry(self._table.io)
-            except FileNotFoundError:
-                raise self._expired(manifest.added_snapshot_id) from None
 
 
 def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, ColumnBounds]:

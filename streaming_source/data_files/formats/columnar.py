@@ -113,8 +113,7 @@ class ColumnarFormat(FileFormat):
             ):
                 found = self._open(file, stream)
             found.name_columns(file, schema)
-            of_table = bool(file.file.origin)
-            check_columns(path, found.schema_for(schema), schema, may_lack_all=of_table)
+            check_columns(path, found.schema_for(schema), schema, of_table=bool(file.file.origin))
             yield found
 
     def schema_of(self, file: StoredFile) -> pa.Schema:
@@ -146,6 +145,9 @@ class ParquetFormat(ColumnarFormat):
         with self._opened(file, file.own(schema)) as parquet:
             assert isinstance(parquet, _ParquetFile)
             column = None if indexing == "scan" else parquet.statistics_column(assigner, file.file.given)
+            if _zone_of(parquet.schema, assigner) != _zone_of(schema, assigner):
+                # Moments without their flag: statistics are those of local times.
+                column = None
             constant = _bounds_of_given(file, assigner)
             number = 0
             for group, first, stored in parquet.groups:
@@ -166,6 +168,12 @@ class ParquetFormat(ColumnarFormat):
                     blocks.append(Block.of(times_in(parquet, rows, schema, assigner), group))
                 number += count
             return FileBlocks.of(blocks, seeks=parquet.seeks, columns=parquet.columns)
+
+
+def _zone_of(schema: pa.Schema, assigner: TimestampAssigner) -> bool:
+    """Whether the column of event times has a zone."""
+    fields = fields_on_path(schema, assigner.statistics_column or "")
+    return bool(fields) and pa.types.is_timestamp(fields[-1].type) and fields[-1].type.tz is not None
 
 
 def _bounds_of_given(file: StoredFile, assigner: TimestampAssigner) -> tuple[int, int, int] | None:
