@@ -8,7 +8,10 @@ planner knew, and no record but its event time.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -99,8 +102,16 @@ _TYPES: Final = {
 }
 
 
+_OWN_FOLDER: Final = "give a folder that only the query's user may write to"
+
+_DTYPES: Final = {
+    *("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+}
+"""Types of arrays in a log."""
+
+
 class Recorder:
-    """Writes a log: appends lines to a file."""
+    """Writes a log: appends lines to a file, which only its user may read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,14 +126,14 @@ class Recorder:
         counts_runs: bool = False,
     ) -> None:
         """Write down what an engine is made with; see `EngineStarted`."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates, counts_runs))
 
     def write(self, entry: object) -> None:
         """Write one entry: an event, a plan, or what an engine was made with. Not what generators keep of records."""
         if isinstance(entry, events.RangesReported):
             entry = replace(entry, reports=tuple([replace(report, state="") for report in entry.reports]))
-        with self._path.open("a", encoding="utf-8") as file:
+        with open(self._path, "a", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(_encoded(entry)) + "\n")
 
     def loading(self, load: EventTimeLoader) -> EventTimeLoader:
@@ -148,6 +159,21 @@ class Recorder:
         return recorded
 
 
+def _private(path: str, flags: int) -> int:
+    """Open a file for its user alone; an `InvalidArgumentError` for a link, a pipe, or what is another user's."""
+    try:
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise InvalidArgumentError(f"eventLog: {path} is a link or a pipe; {_OWN_FOLDER}") from None
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(opened)
+        raise InvalidArgumentError(f"eventLog: {path} is another user's, or no file; {_OWN_FOLDER}")
+    return opened
+
+
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
     """Plan again what was planned in the lines of a log; an `InvalidArgumentError` if they are not such a log."""
     for entries in engines(lines):
@@ -163,7 +189,7 @@ def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
     for number, line in enumerate(_readable(lines), 1):
         try:
             entry = _decoded(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}; {_GIVE}") from None
         if isinstance(entry, EngineStarted) and entries:
             yield entries
@@ -312,6 +338,8 @@ def _decoded(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "dtype" in value:
+        if value["dtype"] not in _DTYPES:
+            raise ValueError(f"no array has the type {value['dtype']!r}")
         return np.array(value["values"], value["dtype"])
     if "set" in value:
         return frozenset(value["set"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
 from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError
+from streaming_source.from_data import as_json
 
 __all__ = ["LoggedFile", "file_log"]
 
@@ -53,7 +53,7 @@ def _entry(files: CheckpointFiles, name: str) -> list[LoggedFile]:
     try:
         if version != "v1":
             raise ValueError(f"version {version!r}")
-        logged = [json.loads(line) for line in lines if line]
+        logged = [as_json(line) for line in lines if line]
         return [
             LoggedFile(int(one["batchId"]), str(one["path"]), one.get("timestamp"))
             for one in logged

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Final
 
 from pyarrow import ArrowInvalid, fs
 
 from streaming_source.exceptions import CheckpointError
+from streaming_source.from_data import as_json
 
 __all__ = ["RESTORE", "CheckpointFiles"]
 
@@ -47,7 +47,7 @@ class CheckpointFiles:
         """Return the id of the query that uses the checkpoint; None before one has started."""
         text = self.text("metadata")
         try:
-            return None if text is None else str(json.loads(text)["id"])
+            return None if text is None else str(as_json(text)["id"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{self.checkpoint}/metadata is damaged ({error!r}); {RESTORE}") from None
 
@@ -65,8 +65,10 @@ class CheckpointFiles:
         return None if found is None else dict(sorted((int(name), found[name]) for name in found if name.isdigit()))
 
     def bytes_of(self, name: str) -> bytes | None:
-        """Read a file; None if there is none of that name."""
+        """Read a file; None if there is none of that name. A `CheckpointError` if it is no file, as a pipe is none."""
         try:
+            if not self.is_remote and self.filesystem.get_file_info(f"{self.root}/{name}").type is fs.FileType.Unknown:
+                raise CheckpointError(f"{self.checkpoint}/{name} is no file; {RESTORE}")
             with self.filesystem.open_input_stream(f"{self.root}/{name}") as stream:
                 return bytes(stream.read())
         except FileNotFoundError:

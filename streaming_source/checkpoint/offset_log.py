@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -11,6 +10,7 @@ from pyarrow import fs
 
 from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError, DataLossError
+from streaming_source.from_data import as_json
 
 __all__ = ["LoggedBatch", "OffsetLog"]
 
@@ -60,7 +60,7 @@ class LoggedBatch:
         try:
             if any("/" in one or one.startswith(".") for one in names):
                 raise ValueError("the name of a source is a path")
-            known = json.loads(metadata)
+            known = as_json(metadata)
             planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
@@ -85,12 +85,12 @@ class LoggedBatch:
     @property
     def settings(self) -> Mapping[str, str]:
         """The settings of Spark that stay as they are between runs."""
-        return dict(json.loads(self.metadata).get("conf") or {})
+        return dict(as_json(self.metadata).get("conf") or {})
 
     def parsed(self) -> list[Any]:
         """Return the offsets as JSON, None for what is no object: other sources may write any text."""
         try:
-            return [json.loads(text) if text is not None and text.startswith("{") else None for text in self.offsets]
+            return [as_json(text) if text is not None and text.startswith("{") else None for text in self.offsets]
         except ValueError as error:
             raise CheckpointError(f"{self.name} is damaged ({error!r}); {RESTORE}") from None
 
@@ -150,7 +150,7 @@ class OffsetLog(CheckpointFiles):
         version, _, metadata = text.partition("\n")
         _check_version(version, _COMMITS, name)
         try:
-            found = json.loads(metadata).get("nextBatchWatermarkMs")
+            found = as_json(metadata).get("nextBatchWatermarkMs")
             return None if found is None else int(found) * _MS
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError, OptionError
+from streaming_source.from_data import as_json
 
 __all__ = ["AGGREGATE", "BY_ROW", "JOIN", "NAMED", "SESSIONS", "EventTimeField", "Operator", "operators_of"]
 
@@ -156,7 +156,7 @@ def _kept(files: CheckpointFiles, folder: str, data: bytes | None) -> tuple[str,
     """Return the name of an operator and those of its stores, as Spark 4.0 and later keep them."""
     try:
         _, _, text = (data or b"").decode().partition("\n")
-        known = json.loads(text)
+        known = as_json(text)
         return known["operatorInfo"]["operatorName"], [store["storeName"] for store in known["stateStoreInfo"]]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
@@ -216,7 +216,7 @@ def _structs(schema: bytes, path: str) -> list[Mapping[str, Any]] | None:
         version = text()
         if version not in ("v1", "v2"):
             return None
-        return [json.loads(text() if version == "v1" else long_text()) for _ in range(2)]
+        return [as_json(text() if version == "v1" else long_text()) for _ in range(2)]
     except (ValueError, struct.error) as error:
         raise CheckpointError(f"{path} is damaged ({error}); {RESTORE}") from None
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from streaming_source.checkpoint.files import RESTORE
 from streaming_source.exceptions import CheckpointError
+from streaming_source.from_data import as_json
 
 __all__ = ["TableOffset", "is_ours", "kind_of", "parse_file_offset", "parse_kafka_offset", "parsed", "table_offset"]
 
@@ -19,7 +19,7 @@ _OURS: Final = {"v", "source", "id", "n", "splits"}
 def kind_of(text: str) -> str | None:
     """Return the kind of source that wrote an offset: `files`, `kafka`, `delta`, `iceberg`; `ours`; None: another."""
     try:
-        offset = json.loads(text)
+        offset = as_json(text)
     except ValueError:
         return None
     if not isinstance(offset, Mapping):
@@ -39,12 +39,12 @@ def is_ours(offset: Any) -> bool:
 
 def parse_file_offset(text: str) -> int:
     """Return the number of the last entry of its log that a file source has read."""
-    return int(json.loads(text)["logOffset"])
+    return int(as_json(text)["logOffset"])
 
 
 def parse_kafka_offset(text: str) -> dict[tuple[str, int], int]:
     """Return the end by topic and partition of `{"orders": {"0": 23}}`."""
-    topics = json.loads(text)
+    topics = as_json(text)
     return {(name, int(number)): int(end) for name, ends in topics.items() for number, end in ends.items()}
 
 
@@ -76,7 +76,7 @@ def _parse_delta_offset(text: str) -> TableOffset:
     `index` is the number of the last file that was read. A negative one is before the first file: of a commit, that is
     after all of the version before.
     """
-    found = json.loads(text)
+    found = as_json(text)
     version, last, in_snapshot = int(found["reservoirVersion"]), int(found["index"]), bool(found["isStartingVersion"])
     if last < 0 and not in_snapshot:
         return TableOffset(version - 1, None, table_id=str(found["reservoirId"]))
@@ -88,7 +88,7 @@ def _parse_iceberg_offset(text: str) -> TableOffset:
 
     `position` is the number of the next file; the snapshot -1 is before all.
     """
-    found = json.loads(text)
+    found = as_json(text)
     if found["version"] != 1:
         raise ValueError(f"version {found['version']}")
     snapshot_id, position = int(found["snapshot_id"]), max(int(found["position"]), 0)

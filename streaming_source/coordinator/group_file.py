@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -88,6 +89,11 @@ class GroupFile(GroupLocation):
         return member if host == self._host else seen_from_another_host(member)
 
     def _open(self) -> sqlite3.Connection:
+        try:
+            # SQLite would follow a link, and make the file by the umask.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        except OSError as error:
+            raise SourceError(f"{self}: {error.strerror}; remove what is there") from error
         # A connection for each exchange: one that is kept would be another process's after a fork.
         file = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None)
         try:

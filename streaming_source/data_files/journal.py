@@ -5,7 +5,8 @@ directory, on any file system, and each file in it is an *entry*. For all of the
 
 - An entry is there whole or not at all. Where the store shows files before they are complete it is written as `_name`
   and moved; what a killed process left under such a name is no entry.
-- A directory that is not there has no entries; the next one that is written makes it.
+- A directory that is not there has no entries; the next one that is written makes it. On a local disk it and its
+  entries are for their user alone (0700, 0600).
 - Each error is a `SourceError` of one sentence, with the option and the directory. If the journal `is_patient` a call
   that a store does not answer is repeated for half a minute. A damaged entry, or one of another version, is an
   `OffsetError` with the fix. A missing one is left out: its owner may know why.
@@ -15,6 +16,7 @@ directory, on any file system, and each file in it is an *entry*. For all of the
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -217,6 +219,9 @@ def from_json(version: int, content: bytes) -> dict[str, Any]:
 
 def _write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
     folder, name = posixpath.split(path)
+    if files.type_name == "local":
+        _write_for_its_user(folder, name, content)
+        return
     files.create_dir(folder, recursive=True)
     at_once = files.type_name.removeprefix("py::") in _WRITES_WHOLE_FILES
     written = path if at_once else posixpath.join(folder, f"_{name}")
@@ -224,10 +229,19 @@ def _write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
         stream.write(content)
     if at_once:
         return
-    if files.type_name != "local" and files.get_file_info(path).type is not fs.FileType.NotFound:
+    if files.get_file_info(path).type is not fs.FileType.NotFound:
         # Not every file system moves one file over another.
         files.delete_file(path)
     files.move(written, path)
+
+
+def _write_for_its_user(folder: str, name: str, content: bytes) -> None:
+    """Write a local file that its user alone may read, and follow no link in its place."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    written = posixpath.join(folder, f"_{name}")
+    with open(written, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as stream:
+        stream.write(content)
+    os.replace(written, posixpath.join(folder, name))
 
 
 def _each(call: Callable[[str], T], names: Iterable[str]) -> list[tuple[str, T]]:

@@ -89,23 +89,37 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, where: tuple[str, int], watch: CheckpointWatch, root: str) -> None:
         self.watch = watch
         self.root = root
-        self._connections: set[socket.socket] = set()
+        # In the order in which they came: whether it has shown the token.
+        self._connections: dict[socket.socket, bool] = {}
         self._lock = threading.Lock()
         super().__init__(where, _Request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Take a connection; where there are too many it takes the place of the first that has shown no token."""
         with self._lock:
-            is_full = len(self._connections) >= _MAX_CONNECTIONS
+            silent = None
+            if is_full := len(self._connections) >= _MAX_CONNECTIONS:
+                silent = next((one for one, is_known in self._connections.items() if not is_known), None)
+                is_full = silent is None
+            if silent is not None:
+                del self._connections[silent]
+                _wake(silent)
             if not is_full:
-                self._connections.add(request)
+                self._connections[request] = False
         if is_full:
             self.shutdown_request(request)
         else:
             super().process_request(request, client_address)
 
+    def know(self, request: socket.socket) -> None:
+        """Keep a connection, which has shown the token, when others come."""
+        with self._lock:
+            if request in self._connections:
+                self._connections[request] = True
+
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
-            self._connections.discard(request)
+            self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def cut(self) -> None:
@@ -113,11 +127,16 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             connections = list(self._connections)
         for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+            _wake(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that has closed the connection, or sends what is no request: of no interest to who watches."""
+
+
+def _wake(connection: socket.socket) -> None:
+    """End a connection under the thread that waits for its client."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Request(BaseHTTPRequestHandler):
@@ -136,6 +155,7 @@ class _Request(BaseHTTPRequestHandler):
         if not secrets.compare_digest(f"{where.path}/"[: len(root)].encode(), root.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "no token; open the address that streaming-source watch printed")
             return
+        self.server.know(self.connection)
         page = where.path[len(root) :]
         if len(where.path) < len(root):  # copied without its last slash
             self._answer("text/plain; charset=utf-8", "", HTTPStatus.PERMANENT_REDIRECT, {"Location": root})

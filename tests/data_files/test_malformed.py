@@ -374,7 +374,7 @@ def test_a_type_that_a_format_has_not_is_named(tmp_path: Path) -> None:
 
 
 def test_a_record_that_does_not_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_LONGEST_RECORD", 1000)
+    monkeypatch.setattr(lines, "LONGEST_RECORD", 1000)
     path = tmp_path / "f"
     path.write_bytes(b"2024-01-01,1,a\n" + b'2024-01-01,1,"' + b"a\n" * 2000)
     assert len(read(CsvFormat(block_bytes=100), path)) == 2001

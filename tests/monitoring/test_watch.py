@@ -376,6 +376,27 @@ def test_more_clients_than_it_has_threads_for_are_turned_away(
         server.close()
 
 
+def test_clients_that_show_no_token_make_room_for_one_that_does(
+    query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming_source.monitoring.watch_server._MAX_CONNECTIONS", 3)
+    query.run()
+    server = WatchServer(watch)
+    server.start()
+    try:
+        events = urllib.request.urlopen(f"{server.url}events", timeout=PATIENCE_S)
+        silent = [socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE_S) for _ in range(10)]
+        for one in silent:
+            with suppress(OSError):
+                one.sendall(b"G")
+        assert urllib.request.urlopen(server.url, timeout=PATIENCE_S).status == 200
+        assert events.readline()
+        for one in (*silent, events):
+            one.close()
+    finally:
+        server.close()
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -13,7 +14,7 @@ from pyarrow import json as arrow_json
 
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.formats.lines import LineFile, line_ends
+from streaming_source.data_files.formats.lines import LONGEST_RECORD, LineFile, line_ends
 from streaming_source.data_files.formats.records import RecordFormat
 
 __all__ = ["JsonFormat"]
@@ -21,6 +22,8 @@ __all__ = ["JsonFormat"]
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
+_CHUNK_BYTES: Final = 1 << 20
+_SPACE: Final = re.compile(r"[ \t\n\r]*+")
 # Read if no column is wanted: without a column pyarrow reads no rows.
 _NOTHING: Final = pa.field("\0", pa.null())
 
@@ -57,7 +60,7 @@ class JsonFormat(RecordFormat):
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
         if not self.multi_line:
             return stream, True
-        return pa.BufferReader(b"".join(_lines_of(stream.read()))), False
+        return pa.BufferReader(_lines_of(_document(stream))), False
 
     def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         return tuple(field.name for field in self._in_files(schema))
@@ -112,15 +115,56 @@ def _is_like_an_object(line: bytes) -> bool:
     return line.startswith(b"{") and line.endswith(b"}")
 
 
-def _lines_of(document: bytes) -> Iterator[bytes]:
-    """Yield the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
+def _document(stream: pa.NativeFile) -> bytearray:
+    """Read a file whole; a `ValueError` if it has more bytes than a record may have."""
+    document = bytearray()
+    while chunk := stream.read(_CHUNK_BYTES):
+        document += chunk
+        if len(document) > LONGEST_RECORD:
+            raise ValueError(
+                f"with multiLine it is read whole, and has more than {LONGEST_RECORD >> 20} MiB; write a line for each "
+                "record, or smaller files"
+            )
+    return document
+
+
+def _lines_of(document: bytearray) -> bytearray:
+    """Return the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
     if not document.strip():
-        return
+        return bytearray()
+    lines = bytearray()
     try:
-        # Control characters in strings, such as ends of lines, are accepted: `json.dumps` escapes them.
-        content = json.loads(document.decode("utf-8-sig"), strict=False)
+        # One record at a time: as values all would take some fifteen times the memory.
+        for record in _records_in(document.decode("utf-8-sig")):
+            lines += json.dumps(record).encode() + b"\n"
     except (ValueError, RecursionError):
-        yield document.replace(b"\n", b" ") + b"\n"
-        return
-    for record in content if isinstance(content, list) else [content]:
-        yield json.dumps(record).encode() + b"\n"
+        return document.replace(b"\n", b" ") + b"\n"
+    return lines
+
+
+def _records_in(text: str) -> Iterator[Any]:
+    """Yield the values of an array, or one that is none; a `ValueError` if the text is no JSON as a whole."""
+    # Control characters in strings, such as ends of lines, are accepted: `json.dumps` escapes them.
+    decode = json.JSONDecoder(strict=False).raw_decode
+    at = _after_space(text, 0)
+    if text[at : at + 1] != "[":
+        record, at = decode(text, at)
+        yield record
+    elif text[(at := _after_space(text, at + 1)) : at + 1] == "]":
+        at += 1
+    else:
+        ended = ","
+        while ended == ",":
+            record, at = decode(text, _after_space(text, at))
+            yield record
+            at = _after_space(text, at)
+            ended, at = text[at : at + 1], at + 1
+        if ended != "]":
+            raise ValueError("an array has no end")
+    if _after_space(text, at) != len(text):
+        raise ValueError("there is more after the document")
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()

@@ -23,12 +23,12 @@ from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.formats.base import BoolArray, Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
-__all__ = ["LineFile", "LineFormat", "TextFormat", "line_ends"]
+__all__ = ["LONGEST_RECORD", "LineFile", "LineFormat", "TextFormat", "line_ends"]
 
 _COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _PEEK_BYTES: Final = 64 * 1024
-_LONGEST_RECORD: Final = 64 * 1024 * 1024
+LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
 _NEWLINE: Final = ord("\n")
 _BY_ENDING: Final = dict(gz="gzip", gzip="gzip", bz2="bz2", lz4="lz4", zst="zstd", zstd="zstd", br="brotli")  # noqa: C408
@@ -139,9 +139,9 @@ class LineFile(OpenFile):
                     self._stream.seek(self._offset + end)
                     self._ahead = b""
                 return taken
-            if wanted > _LONGEST_RECORD:
+            if wanted > LONGEST_RECORD:
                 raise MalformedDataError(
-                    f"{self.path}: the record at byte {self._offset} has no end within {_LONGEST_RECORD >> 20} MiB"
+                    f"{self.path}: the record at byte {self._offset} has no end within {LONGEST_RECORD >> 20} MiB"
                 )
             wanted += size
 
