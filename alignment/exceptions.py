@@ -11,6 +11,8 @@ import re
 import textwrap
 from typing import Final
 
+from alignment.shown import shown
+
 __all__ = [
     "AlignmentError",
     "DuplicateSplitError",
@@ -34,8 +36,11 @@ class AlignmentError(Exception):
 
     def __str__(self) -> str:
         # Not that of the built-in exception that a class derives from as well: KeyError, say, quotes and escapes.
-        text = Exception.__str__(self)
-        return text if len(text) <= WIDTH else "\n".join(map(_folded, text.splitlines()))
+        text = shown(Exception.__str__(self))
+        return text if len(text) <= WIDTH else _folded(text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shown(Exception.__str__(self))!r})"
 
 
 def _folded(text: str) -> str:

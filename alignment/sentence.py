@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from alignment.shown import printable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
 __all__ = ["aligned", "counted", "day_or_moment", "duration_text", "moment", "named", "watermark_text"]
@@ -104,12 +105,13 @@ def counted(count: int, unit: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, its columns aligned.
+    """The lines of a table, its columns aligned, and no name in more than one line.
 
     Examples
     --------
     >>> aligned([("split", "late"), ("a", "12")])
     ['split  late', 'a      12']
     """
+    rows = [[*map(printable, row)] for row in rows]
     widths: list[int] = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -17,6 +17,10 @@ from alignment.exceptions import AlignmentError
 from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim
 from streaming_source.checkpoint.writer import TableWriters, Writer, declared_writers
+from alignment.shown import shown
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
+from streaming_source.checkpoint.writer import Writer
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
@@ -109,7 +113,7 @@ class Completeness:
         if holder.why is not None and self.until_us != MAX_WATERMARK:
             of = f" of {len(self.writers)}" if self.writers[1:] else ""
             lines.append(f"Not further, because of the writer {holder.id}{of} ({holder.checkpoint}): {holder.why}")
-        return "\n".join(lines)
+        return "\n".join(map(shown, lines))
 
 
 def complete_until(

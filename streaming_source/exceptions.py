@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from alignment.exceptions import AlignmentError
+from alignment.shown import log_of
 
 __all__ = [
     "CheckpointError",
@@ -29,7 +29,7 @@ __all__ = [
     "UnsupportedOperationError",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")

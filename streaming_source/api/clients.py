@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -10,9 +9,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from alignment.shown import log_of
+
 __all__ = ["KEPT_CLIENTS", "KeptClients", "RetryPolicy"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 ClientT = TypeVar("ClientT")
 T = TypeVar("T")

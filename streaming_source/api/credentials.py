@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +12,12 @@ from importlib import import_module
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from alignment.shown import log_of
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["Credentials", "MakeCredentials", "imported_function"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 MakeCredentials: TypeAlias = Callable[[], Any]
 """Returns options by name, as in `{"storage.access_key": "..."}`; or a tuple of these and when they expire."""

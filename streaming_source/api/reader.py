@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from alignment.timestamps import TimestampAssigner
+from alignment.shown import log_of
 from alignment.watermarks import Int64Array, WatermarkOutput
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.serializer import SourceEvent
@@ -35,7 +35,7 @@ __all__ = [
     "SplitState",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 ElementT = TypeVar("ElementT")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from alignment.shown import printable
 from streaming_source.auditing.result import Counts
 
 __all__ = ["Fix", "fixes"]
@@ -63,7 +64,7 @@ class Fix:
 
 def _quoted(text: str) -> str:
     """Return a literal of Python: a path is out of a checkpoint, and the lines are pasted."""
-    return json.dumps(text, ensure_ascii=False)
+    return printable(json.dumps(text, ensure_ascii=False))
 
 
 def fixes(found: Counts, options: Mapping[str, str]) -> list[Fix]:

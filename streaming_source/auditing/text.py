@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow.compute as pc
 
 from alignment.sentence import aligned, moment
+from alignment.shown import shown
 from streaming_source.auditing.result import Carrier, Counts, rows_of
 
 __all__ = ["report", "split_table", "summary"]
@@ -31,7 +32,7 @@ def report(audit: Counts) -> str:
 
 def summary(audit: Counts) -> list[str]:
     """Return the sentences, one a line."""
-    return list(_sentences(audit))
+    return [*map(shown, _sentences(audit))]
 
 
 def _sentences(audit: Counts) -> Iterator[str]:

@@ -15,6 +15,7 @@ import typer
 
 from alignment.exceptions import AlignmentError, UnknownSplitError
 from alignment.sentence import aligned, watermark_text
+from alignment.shown import shown as printed
 from streaming_source import __version__
 from streaming_source.cli.audit import audit_query
 from streaming_source.cli.complete import complete_table
@@ -76,9 +77,10 @@ def _with_fix(error: Exception) -> str:
     """Return the text of an error; those of the operating system name no fix, and get one."""
     if isinstance(error, AlignmentError | ModuleNotFoundError):
         return str(error)
+    text = printed(str(error))
     if isinstance(error, PermissionError):
-        return f"{error}; give this user the right to it, or give another path"
-    return f"{error}; correct the path, or try again when it can be reached"
+        return f"{text}; give this user the right to it, or give another path"
+    return f"{text}; correct the path, or try again when it can be reached"
 
 
 def _print_version(wanted: bool) -> None:
@@ -128,7 +130,9 @@ def explain_query(
     if through:
         hops = [*explain_through(checkpoint)]
         as_dict = {"hops": [{"checkpoint": path, **explained.to_json()} for path, explained in hops]}
-        print(json.dumps(as_dict) if as_json else "\n\n".join(f"{path}\n{explained}" for path, explained in hops))
+        print(
+            json.dumps(as_dict) if as_json else "\n\n".join(f"{printed(path)}\n{explained}" for path, explained in hops)
+        )
         return
     with suppress(KeyboardInterrupt):
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -11,11 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from alignment.shown import log_of
 from streaming_source.coordinator.workers import Workers
 
 __all__ = ["AsyncCalls", "TimedHandler"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]
 """`(result, error, processing time in microseconds at which the call began)`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +17,7 @@ from alignment.durations import format_duration
 from alignment.explain import Explanation, LastBatch, WaitsFor, silent_in_run
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable, total
 from alignment.sentence import duration_text, moment, named
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.api import Boundedness, Source, SplitRange
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceCoordinator"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _CLOCKS_DIFFER_US: Final = 60_000_000
 """How far a wall clock may be behind the one that a checkpoint was written by, without a warning."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from alignment.shown import log_of
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext
 from streaming_source.api.split import SplitT
 
 __all__ = ["EndedEnumerator"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 CheckpointT = TypeVar("CheckpointT")
 

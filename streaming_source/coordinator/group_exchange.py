@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import uuid
@@ -16,6 +15,7 @@ from alignment.events import Event, GroupLimitMoved, IdleWatermarkMoved
 from alignment.explain import GroupMember
 from alignment.group_events import Progress
 from alignment.membership import Membership
+from alignment.shown import log_of
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.group_location import GroupLocation
@@ -23,7 +23,7 @@ from streaming_source.exceptions import SourceError
 
 __all__ = ["GroupExchange"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LISTEN_S: Final = 0.05
 """How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,

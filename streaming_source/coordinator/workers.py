@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -12,9 +11,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
+from alignment.shown import log_of
+
 __all__ = ["WORKERS", "WorkerPool", "Workers", "monotonic_us", "processing_time_us", "wall_clock_us"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")

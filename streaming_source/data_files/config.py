@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
+from alignment.shown import log_of
 from streaming_source.api.options import boolean, check_plain_types, choice, duration_field, integer, option_field, text
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
@@ -22,7 +22,7 @@ __all__ = ["ClaimOptions", "ReadingConfig"]
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _GIVEN_OF_FILES = "schemaEvolution = addAtRestart: the columns are given by dataSchema; add new ones there, or leave it"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import zlib
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import fs
 
+from alignment.shown import log_of
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext, SplitRange, SupportsEventTimeIndex
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.evolution import names_in
@@ -26,7 +26,7 @@ from streaming_source.exceptions import FileGoneError, MalformedDataError, Schem
 
 __all__ = ["DataFileEnumerator"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 T = TypeVar("T")
 SplitT = TypeVar("SplitT", bound=RangedSplit)

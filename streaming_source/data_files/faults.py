@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from alignment.exceptions import AlignmentError
+from alignment.shown import without_secrets
 from streaming_source.api import RetryPolicy
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import (
     DataLossError,
     FileGoneError,

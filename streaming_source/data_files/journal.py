@@ -28,8 +28,9 @@ from uuid import uuid4
 from pyarrow import ArrowException, fs
 
 from alignment.exceptions import AlignmentError
+from alignment.shown import without_secrets
 from streaming_source.data_files.faults import StoreRetries, store_fault
-from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions, without_secrets
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import OffsetError, OptionError, SourceError
 from streaming_source.from_data import as_json
 

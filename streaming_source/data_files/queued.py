@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from abc import abstractmethod
 from collections import UserDict
@@ -11,6 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pyarrow import fs
 
+from alignment.shown import log_of
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.data_files.config import ReadingConfig
@@ -34,7 +34,7 @@ _AT_ONCE: Final = 64
 _LARGE_BYTES: Final = 56 * 1024
 _HOLDS_NOTHING_US: Final = MAX_WATERMARK - 1
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 FileT = TypeVar("FileT")
 FileT_co = TypeVar("FileT_co", covariant=True)

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 
+from alignment.shown import scrubbed, without_secrets
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import any_text, credentials_option
 from streaming_source.exceptions import OptionError, PathNotFoundError
@@ -27,7 +28,6 @@ __all__ = [
     "Root",
     "StorageOptions",
     "repr_without_secrets",
-    "without_secrets",
 ]
 
 _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
@@ -202,12 +202,6 @@ class Root:
         return _opened(Root(self.uri, self.storage.current()))
 
 
-def without_secrets(text: str) -> str:
-    """Return a text with the users, passwords and queries of its URIs replaced by `***`."""
-    text = re.sub(r"(\w+://)[^/@\s]+@", r"\1***@", text)
-    return re.sub(r"(\w+://[^\s'\"?]*)\?[^\s'\",]*", r"\1?***", text)
-
-
 def repr_without_secrets(value: Any) -> str:
     """Return the `repr` of a dataclass without its `repr=False` fields, and `without_secrets`."""
     shown = (f"{field.name}={getattr(value, field.name)!r}" for field in fields(value) if field.repr)
@@ -227,10 +221,7 @@ def _opened(root: Root) -> tuple[fs.FileSystem, str]:
     except (ValueError, OSError, NotImplementedError, ImportError) as error:
         if isinstance(error, OptionError):
             raise
-        message = without_secrets(str(error))
-        for _, value in sorted(root.storage.values, key=lambda entry: -len(entry[1])):
-            # Whole words only: a user `p` must not hide letters of `path`.
-            message = re.sub(rf"(?<![^\W_]){re.escape(value)}(?![^\W_])", "***", message) if value else message
+        message = scrubbed(without_secrets(str(error)), (value for _, value in root.storage.values))
         raise PathNotFoundError(f"path: cannot be opened as a file system: {message}") from None
 
 
@@ -240,6 +231,8 @@ def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
     if scheme in ("s3", "s3a", "gs", "gcs"):
         kind = fs.S3FileSystem if scheme.startswith("s3") else fs.GcsFileSystem
         path = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+        if ":" in path.partition("/")[0]:
+            raise ValueError("its bucket has a colon, as where a key in a URI has a slash; give keys as storage options")
     elif scheme in ("abfs", "abfss"):
         container, _, host = parts.netloc.partition("@")
         arguments.setdefault("account_name", host.partition(".")[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -15,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from alignment.events import RangeReport
+from alignment.shown import log_of
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.gateway.messages import (
     MAX_MESSAGE_BYTES,
@@ -31,7 +31,7 @@ from streaming_source.gateway.messages import (
 
 __all__ = ["GatewayClient", "TaskMessages"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _CALL_S: Final = 2.5
 _TASK_S: Final = 5.0

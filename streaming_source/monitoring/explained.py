@@ -13,6 +13,7 @@ from alignment.arrow_times import format_timestamp
 from alignment.exceptions import UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import aligned, duration_text, moment, watermark_text
+from alignment.shown import shown
 from alignment.story import StoryEvent, story_of
 from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
@@ -83,7 +84,7 @@ class SplitStory:
         return {"split": self.split_id, "events": events}
 
     def __str__(self) -> str:
-        return "\n".join([f"Split {self.split_id!r}:", *map(str, self.events)])
+        return "\n".join([f"Split {self.split_id!r}:", *(shown(str(event)) for event in self.events)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +146,10 @@ class ExplainedQuery:
             if self.end is None:
                 return f"Nothing is known yet: {nothing}."
             why = "does not run any more" if self.end.error is None else f"has failed: {self.end.error.rstrip('.')}"
-            return f"The query {why}; {nothing}."
-        lines = [self.heading, *map(_advice_text, self.advice)]
+            return shown(f"The query {why}; {nothing}.")
+        lines = [shown(self.heading), *map(_advice_text, self.advice)]
         for source in self.sources:
-            lines += [f"{source.report.called}:", str(source)] if self.sources[1:] else [str(source)]
+            lines += [shown(f"{source.report.called}:"), str(source)] if self.sources[1:] else [str(source)]
         return "\n".join(lines)
 
     @property
@@ -355,7 +356,7 @@ def _advice_text(advice: Advice) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return fill(shown(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _clock_us() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -10,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from alignment.shown import log_of
 from streaming_source.api import (
     RecordsBySplits,
     RecordsWithSplitIds,
@@ -25,7 +25,7 @@ __all__ = ["DEFAULT_CAPACITY", "ElementQueue", "Handover", "SplitFetcher", "fetc
 T = TypeVar("T")
 ElementT = TypeVar("ElementT")
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 DEFAULT_CAPACITY: Final = 2
 """Fetched batches that the queue holds before fetchers wait for room."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import zlib
@@ -10,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+from alignment.shown import log_of
 from streaming_source.api import SplitReader
 from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
@@ -25,7 +25,7 @@ __all__ = [
 ElementT = TypeVar("ElementT")
 SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):

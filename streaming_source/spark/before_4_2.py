@@ -25,7 +25,6 @@ or later, after an upgrade.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -39,6 +38,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from alignment.shown import log_of
 from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly
 from streaming_source.monitoring.report import WHY
 
@@ -70,7 +70,7 @@ __all__ = [
     "read_steps",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 IS_BEFORE_4_2: Final = tuple(map(int, PYSPARK.split(".")[:2])) < (4, 2)
 

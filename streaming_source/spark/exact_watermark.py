@@ -5,7 +5,6 @@ Only the frames made here have watermark rows, and each includes the filter that
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -14,6 +13,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
 
+from alignment.shown import log_of
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, TimeType
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _EXACT: Final = "the exact watermark"
 _EXACT_FRAMES: Final = (["Project", "Filter", _EXACT], ["Project", "CollectMetrics", "Filter", _EXACT])

@@ -15,12 +15,12 @@ entries of another query.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
+from alignment.shown import log_of
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.exceptions import DataLossError
@@ -29,7 +29,7 @@ from streaming_source.spark.offsets import OffsetCodec
 
 __all__ = ["EntryName", "LateEntry", "LateLog", "new_log_id"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _VERSION: Final = 1
 _MANY: Final = 1_000

@@ -9,7 +9,6 @@ committed, and how many records they have routed in all. Missing records, or ano
 from __future__ import annotations
 
 import json
-import logging
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from alignment.shown import log_of
 from streaming_source.api import Source
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, processing_time_us
@@ -36,7 +36,7 @@ from streaming_source.spark.rows import RowShaper
 
 __all__ = ["NOTE_COLUMN", "LateStreamReader"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 NOTE_COLUMN: Final = "_repair"
 """Column that a frame for repairs has behind the others: null, but for one row of each micro-batch, the note.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from alignment.shown import log_of
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.html_page import html_report
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignmentListener"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _ENDED: Final = 100
 """How many ended queries keep their history."""

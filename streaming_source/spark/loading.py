@@ -8,7 +8,6 @@ server looks it up only if the client cannot reach the data, and only where call
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.types import StructType
 
 from alignment.exceptions import InvalidArgumentError
+from alignment.shown import log_of
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
 from streaming_source.spark.before_4_2 import prepare_session
@@ -34,7 +34,7 @@ __all__ = ["SOURCE_FORMAT", "as_our_own", "columns_of_plan", "load_stream", "pre
 SOURCE_FORMAT: Final = "aligned_source_"
 """Prefix of the format names that `from_source` makes."""
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MANY_COLUMNS: Final = 200
 _NAMED_SOURCES: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"

@@ -20,13 +20,14 @@ from typing import Final, TextIO
 
 from alignment.explain import Cause, Explanation
 from alignment.sentence import duration_text
+from alignment.shown import log_of
 from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator import processing_time_us
 from streaming_source.monitoring.causes.answer import advice_on, cause_of, sentence
 
 __all__ = ["StandstillWarning", "log_lines_of"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LOOKS: Final = 20
 """Checks of a standstill within the time after which it is warned of."""

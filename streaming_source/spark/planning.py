@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from alignment.explain import Explanation
 from alignment.sentence import moment
+from alignment.shown import log_of
 from streaming_source.api import Source, SourceEvent
 from streaming_source.coordinator import (
     ReadRules,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamPlanning", "start_planner_process"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _NEW_OBJECTS: Final = 50_000
 """Allocations between two garbage collections in the planner's process; Python's default is 700.

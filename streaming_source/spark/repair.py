@@ -9,7 +9,6 @@ is kept for it: what waits is in the late log.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructField, StructType
 
 from alignment.durations import format_duration
+from alignment.shown import log_of
 from alignment.touched_ranges import Ranges
 from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Repair", "repair"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT: Final = "_moment"

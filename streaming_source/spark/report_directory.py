@@ -8,7 +8,6 @@ lost, and arrive in any order: no error of the store ends the query, and a file 
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import time
@@ -18,13 +17,14 @@ from typing import Final
 from uuid import uuid4
 
 from alignment.events import RangeReport
+from alignment.shown import log_of
 from streaming_source.data_files.journal import Journal
 from streaming_source.exceptions import SourceError
 from streaming_source.gateway.messages import RefusedError, decode_reports, encode_reports
 
 __all__ = ["ReportDirectory", "ReportFiles", "report_journal"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _AGAIN_S: Final = 1.0
 """Delay before a directory that could not be read is tried again."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
@@ -15,6 +14,7 @@ import pyarrow as pa
 from alignment.arrow_times import cut_nanoseconds, format_timestamp, to_microseconds
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameOutput", "RowShaper"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LIMITS = (
     "with the exact watermark it must lie from 1970 on, where Spark's watermark starts and drops what is earlier, "

@@ -8,17 +8,14 @@ such as `kafka.sasl.jaas.config` and `storage.account_key`, are therefore packed
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from typing import Final
 
+from alignment.shown import has_secret
 from streaming_source.api import OptionSet
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import SECRET_OPTIONS
 
 __all__ = ["with_secrets_hidden", "with_secrets_shown"]
-
-_LOGIN_IN_URI: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[str, str]:
@@ -27,7 +24,7 @@ def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[st
     secret = {
         name: value
         for name, value in every.items()
-        if name not in options or known.is_secret(name) or _LOGIN_IN_URI.search(value)
+        if name not in options or known.is_secret(name) or has_secret(value)
     }
     if not secret:
         return every

@@ -129,3 +129,18 @@ def test_a_query_over_sources_of_sparks_own_is_explained_by_what_spark_does(tmp_
     stock = WrittenCheckpoint(tmp_path / "stock")
     stock.plan(0)
     assert "None of its sources is of this library" in CliRunner().invoke(app, ["explain", str(stock)]).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--history",), ("--through",), ("--split", "carrier=HA\x1b[2J\nERROR forged")]
+)
+def test_a_name_in_a_checkpoint_neither_moves_the_cursor_nor_begins_a_line(
+    query: Situation, arguments: tuple[str, ...]
+) -> None:
+    for path in (query.folder / "checkpoint").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"carrier=HA", b"carrier=HA\\u001b[2J\\nERROR forged"))
+    printed = explained(query, *arguments)
+    assert printed.exit_code == 0, printed.output
+    assert "\x1b" not in printed.stdout
+    assert not [line for line in printed.stdout.splitlines() if line.startswith("ERROR")]

@@ -16,10 +16,11 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from alignment.shown import without_secrets
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource
 from streaming_source.data_files import queued
-from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
+from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness

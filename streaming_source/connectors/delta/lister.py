@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from alignment import arrow_compute as pc
 from alignment.arrow_times import UTC, parse_iso8601
+from alignment.shown import without_secrets
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
 from streaming_source.connectors.delta.commits import (
@@ -33,7 +34,6 @@ from streaming_source.connectors.tables.lister import ColumnBounds, Start
 from streaming_source.connectors.tables.new_columns import NewColumns
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
-from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import path_below
 

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from alignment.arrow_times import format_timestamp
+from alignment.shown import without_secrets
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, choice, integer, option, option_field, text
@@ -34,7 +35,7 @@ from streaming_source.connectors.tables.commits import ChangeRules, Commit, Comm
 from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import TableSource, table_options
 from streaming_source.data_files.faults import faults_of
-from streaming_source.data_files.stores import Root, StorageOptions, without_secrets
+from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
 __all__ = ["DeltaSource"]

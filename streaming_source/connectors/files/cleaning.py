@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pyarrow import fs
 
+from alignment.shown import log_of
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.listing import sink_log_of
 from streaming_source.connectors.files.selection import is_hidden
@@ -17,7 +17,7 @@ from streaming_source.from_data import is_stored_below, path_below
 
 __all__ = ["Cleaner"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class Cleaner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyarrow import fs
 
+from alignment.shown import log_of
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileSplitEnumerator"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from sortedcontainers import SortedDict
 
 from alignment.arrow_times import format_timestamp
+from alignment.shown import log_of
 from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered, Segment
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, NO_MARKS, Known, Marks, MarkSet, MarkSketch, marks_of
@@ -20,7 +20,7 @@ from streaming_source.exceptions import MalformedDataError
 
 __all__ = ["FinishedFiles", "RecentFiles", "order_key"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _SEGMENTS: Final = 8
 _MANY_FILES: Final = 3 * 1024

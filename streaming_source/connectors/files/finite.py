@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ import numpy as np
 from pyarrow import fs
 
 from alignment.durations import format_duration
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
@@ -42,7 +42,7 @@ RECENT_FILES: Final = 1024
 _SPAN_MS: Final = 10_000
 """How exactly it is known when the oldest file was modified that waits: with so many more files to remember."""
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile, FileSplit, FilesCheckpoint]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import posixpath
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyarrow import fs
 
+from alignment.shown import log_of
 from streaming_source.connectors.files.selection import SINK_LOG, Selection, is_hidden
 from streaming_source.connectors.files.table_folders import check_above, check_entries
 from streaming_source.exceptions import MalformedDataError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten", "sink_log_of"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FULL_EVERY_S: Final = 60.0
 _NAMED: Final = 10

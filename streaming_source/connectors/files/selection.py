@@ -16,13 +16,13 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment.arrow_times import parse_iso8601
+from alignment.shown import without_secrets
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.stores import (
     NO_STORAGE_OPTIONS,
     Root,
     StorageOptions,
     repr_without_secrets,
-    without_secrets,
 )
 from streaming_source.exceptions import OptionError, PathNotFoundError
 

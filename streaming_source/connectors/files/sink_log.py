@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
+from alignment.shown import without_secrets
 from streaming_source.connectors.files.selection import SINK_LOG
-from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import MalformedDataError
 from streaming_source.from_data import path_below
 

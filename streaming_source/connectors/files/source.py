@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
+from alignment.shown import log_of
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.files.checkpoint import (
     FilesCheckpoint,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileSource"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
 """How random names of files begin: a number that is the same in each job, and a UUID."""

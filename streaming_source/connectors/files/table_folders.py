@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -10,11 +9,12 @@ from typing import Final
 
 from pyarrow import fs
 
+from alignment.shown import log_of
 from streaming_source.exceptions import OptionError
 
 __all__ = ["check_above", "check_entries"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _LOGS: Final = {"_delta_log": ("Delta", "aligned_delta"), ".hoodie": ("Hudi", "hudi")}
 """Name of the folder that a table has -> what the table is called, and the format that reads it."""

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from alignment.shown import without_secrets
 from streaming_source.data_files.faults import store_fault
-from streaming_source.data_files.stores import without_secrets
 from streaming_source.exceptions import (
     OptionError,
     PathNotFoundError,

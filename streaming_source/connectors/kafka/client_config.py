@@ -10,13 +10,14 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from alignment.shown import SECRET_NAMES, scrubbed
 from streaming_source.api.credentials import Credentials
 from streaming_source.connectors.kafka.faults import fix_of, fix_of_right
 from streaming_source.connectors.kafka.java_settings import translated
 from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["CREDENTIALS_OF", "SECRET_NAMES", "ClientConfig", "scrubbed"]
+__all__ = ["CREDENTIALS_OF", "ClientConfig"]
 
 _QUIET: Final = {
     # The client would log twenty times a second that a broker is down. What matters is raised or logged here.
@@ -43,12 +44,6 @@ _SET_HERE: Final = {
     **dict.fromkeys(_OWN, "it is set here"),
     "auto.offset.reset": "say where to start with option startingOffsets; a lost position is never jumped over",
 }
-
-SECRET_NAMES: Final = re.compile(
-    r"password|secret|token|jaas|\.pem$|ssl\.key(?!.*\.location$)|keystore\.key$|username|oauthbearer\.config"
-    r"|user\.info|proxy"
-)
-"""A pattern in the names of settings whose values are secret, of clients of brokers and of a registry."""
 
 _PREFIX: Final = "kafka."
 CREDENTIALS_OF: Final = (_PREFIX, "schemaRegistry.", "storage.")
@@ -124,7 +119,7 @@ class ClientConfig:
 
     def scrub(self, text: str) -> str:
         """Return a text without the values of secret settings."""
-        return scrubbed(text, {value for name, value in self.settings if SECRET_NAMES.search(name)})
+        return scrubbed(text, {value for name, value in self.settings if SECRET_NAMES.search(name.lower())})
 
     def error(
         self,
@@ -196,12 +191,3 @@ def _with_tokens(settings: dict[str, str], provider: TokenProvider | None) -> di
             f"they are {protocol} and {mechanism}"
         )
     return settings if mechanism else {**settings, "sasl.mechanism": "OAUTHBEARER"}
-
-
-def scrubbed(text: str, secrets: Iterable[str]) -> str:
-    """Replace each secret in a text by `***`, as a whole word: a user `p` hides no letter of `topics`."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        begin = r"(?<![^\W_])" if secret[0].isalnum() else ""
-        end = r"(?![^\W_])" if secret[-1].isalnum() else ""
-        text = re.sub(f"{begin}{re.escape(secret)}{end}", "***", text)
-    return text

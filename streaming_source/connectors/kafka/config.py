@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
+from alignment.shown import SECRET_NAMES
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.ddl import schema_of_ddl
 from streaming_source.api.options import (
@@ -24,7 +25,7 @@ from streaming_source.api.options import (
     option_field,
     text,
 )
-from streaming_source.connectors.kafka.client_config import SECRET_NAMES, ClientConfig
+from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription

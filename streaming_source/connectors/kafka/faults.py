@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import socket
 import ssl
@@ -14,6 +13,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
+from alignment.shown import log_of
 from streaming_source.api import RetryPolicy
 from streaming_source.exceptions import DataLossError
 
@@ -33,7 +33,7 @@ __all__ = [
     "report_loss",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """Codes of errors by which a topic or partition does not exist."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from alignment.shown import log_of
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import SourceError
 
 __all__ = ["Leaders", "LogEnd", "LogEnds"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _FRESH_S: Final = 0.2
 """For how long the end of a log is used, and after an error for how long no query is made."""

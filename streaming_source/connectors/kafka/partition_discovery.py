@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from alignment.event_time_range import ALL_TIMES, EventTimeRange
+from alignment.shown import log_of
 from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.faults import report_loss
@@ -17,7 +17,7 @@ from streaming_source.exceptions import OptionError
 
 __all__ = ["FoundPartitions", "PartitionDiscovery"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _INCARNATION_CHARACTERS: Final = 8
 _EARLIEST: Final = Boundary("startingOffsets", "earliest")

@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from alignment.shown import SECRET_NAMES, scrubbed
 from streaming_source.api.credentials import Credentials
-from streaming_source.connectors.kafka.client_config import CREDENTIALS_OF, scrubbed
+from streaming_source.connectors.kafka.client_config import CREDENTIALS_OF
 from streaming_source.exceptions import OptionError, SourceError
 
 __all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
@@ -22,7 +23,6 @@ _NOT_FOUND: Final = 404
 _MOST_REFERENCES: Final = 1000
 _PREFIX: Final = "schemaRegistry."
 
-_SECRET: Final = re.compile(r"password|secret|token|user\.info|key|proxy")
 _NUMBERS: Final = frozenset(
     {"timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms"}
 )
@@ -88,7 +88,7 @@ class SchemaRegistry:
 
     def scrub(self, text: str) -> str:
         """Return a text without secrets of the settings and passwords in the address."""
-        secrets = [value for name, value in self._current().items() if value and _SECRET.search(name)]
+        secrets = [value for name, value in self._current().items() if value and SECRET_NAMES.search(name.lower())]
         secrets += [part.password for part in map(urlsplit, self.url.split(",")) if part.password]
         return scrubbed(text, {one for secret in secrets for one in (secret, *secret.split(":", 1))})
 

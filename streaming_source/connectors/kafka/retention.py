@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from alignment.durations import format_duration
+from alignment.shown import log_of
 from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.subscription import Partition
 
 __all__ = ["NextOffset", "RetentionWatch"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _PERIOD_S: Final = 60.0
 """How often the starts of logs are queried."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -14,11 +15,15 @@ from alignment.claims import Claims, StrangeCommit
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.checkpoint.writer import TableWriters
 from streaming_source.connectors.tables.commits import Commit
+from alignment.shown import log_of
+from alignment.watermarks import MIN_WATERMARK
+from streaming_source.checkpoint.table_claims import Claimed, TableClaims
+from streaming_source.connectors.tables.commits import Commit, MicroBatch
 from streaming_source.exceptions import ClaimError
 
 __all__ = ["LATE_OF", "NAMED", "ClaimedCommits"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 LATE_OF: Final = "lateRecordsOf "
 """Before the name of a writer: a metric."""

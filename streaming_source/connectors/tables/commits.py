@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -10,6 +9,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from alignment.shown import log_of
 from streaming_source.connectors.tables.files import LISTED
 from streaming_source.exceptions import ClaimError, DataLossError, MalformedDataError
 
@@ -25,7 +25,7 @@ __all__ = [
     "gone_with",
 ]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 CommitT = TypeVar("CommitT")
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration
+from alignment.shown import log_of
 
 __all__ = ["ExpiringFiles"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _AGAIN_MS: Final = 3_600_000
 """How often the same is logged."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 
+from alignment.shown import log_of
 from streaming_source.exceptions import SchemaError
 
 __all__ = ["NewColumns"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 class NewColumns:

@@ -9,7 +9,6 @@ made of are read there.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from functools import partial
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from alignment.events import Probed, SplitsBlocked
 from alignment.sentence import named
+from alignment.shown import log_of
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK
 from streaming_source.api import CaughtUp, Source, SplitRange
 from streaming_source.api.split import SplitT
@@ -39,7 +39,7 @@ from streaming_source.coordinator.state import ReadRules, SourceState
 
 __all__ = ["ReadAheadTimes"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 
 _AT_ONCE: Final = 6

@@ -7,7 +7,6 @@ be read past the limit, by as much as one micro-batch admits; and that a waterma
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from alignment.events import Probed
 from alignment.sentence import named
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
@@ -30,7 +30,7 @@ from streaming_source.exceptions import SourceError
 __all__ = ["ReportedTimes"]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _WARN_US: Final = 60_000_000
 

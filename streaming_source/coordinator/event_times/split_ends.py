@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Set
@@ -10,6 +9,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias
 
+from alignment.shown import log_of
 from streaming_source.api import Source
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
@@ -18,7 +18,7 @@ from streaming_source.coordinator.event_times.ahead_reader import AheadReader
 __all__ = ["EndProbed", "SplitEnds"]
 
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
 """`(split, processing time in microseconds at which the probe began, position at which it has ended or None)`."""

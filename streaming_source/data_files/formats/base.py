@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.column_paths import top_level_column
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 from streaming_source.api import RecordBlock
@@ -23,7 +23,7 @@ from streaming_source.exceptions import DataLossError, MalformedDataError
 
 __all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_in"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 BATCH_ROWS: Final = 65_536
 """Most rows of a batch that is read."""
