@@ -232,7 +232,7 @@ def _with_options(scheme: str, root: Root) -> tuple[fs.FileSystem, str]:
         kind = fs.S3FileSystem if scheme.startswith("s3") else fs.GcsFileSystem
         path = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
         if ":" in path.partition("/")[0]:
-            raise ValueError("its bucket has a colon, as where a key in a URI has a slash; give keys as storage options")
+            raise ValueError("its bucket has a colon, as if a key in a URI has a slash; give keys by option storage.*")
     elif scheme in ("abfs", "abfss"):
         container, _, host = parts.netloc.partition("@")
         arguments.setdefault("account_name", host.partition(".")[0])

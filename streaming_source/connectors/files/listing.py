@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyarrow import fs
 
 from alignment.shown import log_of
-from streaming_source.connectors.files.selection import SINK_LOG, Selection, is_hidden
-from streaming_source.connectors.files.table_folders import check_above, check_entries
+from streaming_source.connectors.files.selection import SINK_LOG, Selection, check_above, check_entries, is_hidden
 from streaming_source.exceptions import MalformedDataError
 
 if TYPE_CHECKING:
