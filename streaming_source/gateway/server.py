@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+import resource
 import secrets
 import socket
 import ssl
@@ -19,7 +21,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from alignment.events import RangeReport
-from alignment.shown import log_of
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.exceptions import OptionError
 from streaming_source.gateway.messages import (
@@ -37,17 +38,21 @@ from streaming_source.gateway.messages import (
 
 __all__ = ["GatewayListener", "GatewayServer", "TakenMessages"]
 
-_log = log_of(__name__)
+_log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 1024
+_SHARE: Final = 4
+"""Connections take at most one of so many descriptors that the process may open."""
 _MAX_HEAD_BYTES: Final = 8192
 _MAX_BODIES: Final = 32
 """Bodies in memory at once; further connections wait."""
 _BODY_WAIT_S: Final = 1.0
+_TOKEN_S: Final = 2.0
+"""Time limit from the opening of a connection to the token."""
 _REQUEST_S: Final = 10.0
-"""Time limit from the opening of a connection, or a message's first byte, to the last byte of the answer."""
+"""Time limit from a message's first byte to the last byte of the answer."""
 _SILENT_S: Final = 10.0
-"""Age after which a connection may be closed to make room for another one."""
+"""Age after which a connection that has shown the token may be closed to make room for another one."""
 _NO_FILE_S: Final = 0.1
 _CLOSE_S: Final = 1.0
 _LOG_EVERY_S: Final = 60.0
@@ -73,7 +78,9 @@ class GatewayServer:
     """Serves the tasks of one run of a query, on a thread of its own; the listener is called on other threads.
 
     Every message carries a token that only the tasks of this run have. Token and length are checked before the body is
-    read, each message is accepted once, and invalid messages are refused and counted; no message stops the query.
+    read, each message is accepted once, and invalid messages are refused and counted; no message stops the query. A
+    connection has 2 seconds to show the token; where there is no room for another one, the oldest that has not shown it
+    is closed.
 
     Without a serializer of events, requests with events are refused as unknown. It listens on this host and port alone;
     port 0 takes any free port. Certificate, with its chain, and key are PEM files for TLS; give both or neither.
@@ -101,6 +108,7 @@ class GatewayServer:
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
         # For each connection, when its last message began; before the first message, when it was accepted.
         self._connections: dict[asyncio.Task[None], float] = {}
+        self._with_token: set[asyncio.Task[None]] = set()
         self._lock = threading.Lock()
         self._address: GatewayAddress | None = None
         self._running: tuple[asyncio.Task[None], threading.Thread] | None = None
@@ -156,17 +164,21 @@ class GatewayServer:
                 except OSError:  # the peer has closed it already, or the process has no free file descriptor
                     await asyncio.sleep(_NO_FILE_S)
                     continue
-                if len(self._connections) >= _MAX_CONNECTIONS:
+                if len(self._connections) >= min(_MAX_CONNECTIONS, _descriptors() // _SHARE):
                     self._refuse(Refusal.CROWDED)
-                    quietest = min(self._connections, key=self._connections.__getitem__)
-                    if loop.time() - self._connections[quietest] < _SILENT_S:
+                    quietest = min(self._connections, key=lambda one: (one in self._with_token, self._connections[one]))
+                    if quietest in self._with_token and loop.time() - self._connections[quietest] < _SILENT_S:
                         connected.close()
                         continue
                     quietest.cancel()
                     del self._connections[quietest]
                 connection = loop.create_task(self._serve(connected, tls))
                 self._connections[connection] = loop.time()
-                connection.add_done_callback(lambda ended: self._connections.pop(ended, None))
+                connection.add_done_callback(self._forget)
+
+    def _forget(self, ended: asyncio.Task[None]) -> None:
+        self._connections.pop(ended, None)
+        self._with_token.discard(ended)
 
     async def _serve(self, connected: socket.socket, tls: ssl.SSLContext | None) -> None:
         """Answer the messages of a connection until one is refused, or the peer closes it."""
@@ -175,15 +187,20 @@ class GatewayServer:
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, refusal = None, None
         try:
-            async with asyncio.timeout(_REQUEST_S) as deadline:
+            async with asyncio.timeout(min(_TOKEN_S, _REQUEST_S)) as deadline:
                 transport, _ = await loop.connect_accepted_socket(lambda: protocol, connected, ssl=tls)
                 writer = asyncio.StreamWriter(transport, protocol, reader, loop)
                 while refusal is None and (first := await reader.read(1)):
                     self._connections[this] = loop.time()
-                    deadline.reschedule(loop.time() + _REQUEST_S)
+                    if this in self._with_token:
+                        deadline.reschedule(loop.time() + _REQUEST_S)
                     head = _parse(first + await reader.readuntil(b"\r\n\r\n"))
                     try:
-                        status, body = "200 OK", await self._take(*head, reader)
+                        method, path, headers = head
+                        self._check_token(headers)
+                        self._with_token.add(this)
+                        deadline.reschedule(self._connections[this] + _REQUEST_S)
+                        status, body = "200 OK", await self._take(method, path, headers, reader)
                     except RefusedError as error:
                         refusal = error.refusal
                         self._refuse(refusal)
@@ -213,13 +230,15 @@ class GatewayServer:
             if transport is not None:
                 transport.abort()
 
-    async def _take(self, method: str, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader) -> bytes:
+    def _check_token(self, headers: Mapping[str, str]) -> None:
         if (token := headers.get("gateway-token")) is None:
             raise RefusedError(Refusal.NO_TOKEN)
         if headers.get("gateway-query") != self._query_id:
             raise RefusedError(Refusal.OTHER_QUERY)
         if not secrets.compare_digest(token.encode(), self._token.encode()):
             raise RefusedError(Refusal.WRONG_TOKEN)
+
+    async def _take(self, method: str, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader) -> bytes:
         action, message = MessageId.parse(path)
         if method != "POST" or action not in self._actions:
             raise RefusedError(Refusal.UNKNOWN_ACTION)
@@ -269,6 +288,12 @@ class GatewayServer:
             except Exception as error:  # one event that fails must not lose the others
                 _log.error("a %s for a reader is left out: %s", type(event).__name__, type(error).__name__)
         return encode(written)
+
+
+def _descriptors() -> int:
+    """Return how many files and connections this process may have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _SHARE * _MAX_CONNECTIONS if most == resource.RLIM_INFINITY else most
 
 
 def _run(accepting: asyncio.Task[None]) -> None:

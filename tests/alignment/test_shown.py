@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import time
+from pathlib import Path
 
 import pytest
 
+import alignment
 from alignment.exceptions import AlignmentError
 from alignment.shown import SECRET_NAMES, has_secret, log_of, printable, scrubbed, shown, without_secrets
 
@@ -255,3 +257,8 @@ def test_an_error_and_a_log_line_show_no_control_characters_and_no_secret(caplog
         assert "tell" not in text
         assert not text.startswith("2026-")
     assert logging.getLogger("streaming_source.tests_of_shown") is log_of("streaming_source.tests_of_shown")
+
+
+def test_no_module_logs_past_it() -> None:
+    library = Path(alignment.__file__).parents[1] / "streaming_source"
+    assert not [path for path in library.rglob("*.py") if "logging.getLogger(__name__)" in path.read_text("utf-8")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import logging
+import pickle
 import socket
 import subprocess
 import sys
@@ -361,6 +362,77 @@ def test_a_connection_that_was_silent_makes_room_for_another_one(
         silent.call(path(number=4), BODY, credentials(address))
     assert server.refused == {Refusal.CROWDED: 1}
     for caller in (silent, talking, new):
+        caller.close()
+    monkeypatch.undo()
+
+
+_FLOODED = """
+import os, pickle, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+from streaming_source.gateway import GatewayServer
+from tests.gateway.support import RecordingListener
+server = GatewayServer(RecordingListener(), None)
+print(pickle.dumps(server.start()).hex(), flush=True)
+for line in sys.stdin:
+    print(len(os.listdir("/proc/self/fd")), flush=True)
+server.close()
+"""
+
+
+def test_silent_connections_neither_shut_out_who_has_the_token_nor_take_the_descriptors_of_the_process() -> None:
+    limit = 256
+    command = [sys.executable, "-c", _FLOODED, str(limit)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        contextlib.ExitStack() as stack,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stack.callback(process.stdin.close)
+        address = pickle.loads(bytes.fromhex(process.stdout.readline()))
+
+        def new_client() -> GatewayClient:
+            client = GatewayClient(address)
+            stack.callback(client.close)
+            return client
+
+        known = new_client()
+        assert known.for_task(0, 0, 0).send_reports([REPORT])
+        for number in range(300):
+            silent = socket.create_connection((address.host, address.port), timeout=20)
+            stack.enter_context(silent)
+            if number % 30 == 0:
+                assert new_client().for_task(1, number, 0).send_reports([REPORT])
+        assert new_client().for_task(2, 0, 0).send_reports([REPORT])
+        assert known.for_task(2, 1, 0).send_reports([REPORT])
+        print(file=process.stdin, flush=True)
+        assert int(process.stdout.readline()) < limit / 2
+
+
+def test_who_shows_no_token_within_two_seconds_is_cut_off(
+    address: GatewayAddress, server: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gateway_server._TOKEN_S == 2
+    monkeypatch.setattr(gateway_server, "_TOKEN_S", 0.2)
+    with socket.create_connection((address.host, address.port), timeout=5) as slow:
+        slow.sendall(request(address)[:40])
+        assert slow.recv(1) == b""
+    assert server.refused == {Refusal.SLOW: 1}
+    monkeypatch.undo()
+
+
+def test_who_has_shown_no_token_makes_room_first(
+    address: GatewayAddress, server: GatewayServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_server, "_MAX_CONNECTIONS", 2)
+    known, new = Stranger(address), Stranger(address)
+    assert known.call(path(number=0), BODY, credentials(address)) == OK
+    with socket.create_connection((address.host, address.port), timeout=20) as silent:
+        assert new.call(path(number=1), BODY, credentials(address)) == OK
+        assert silent.recv(1) == b""
+    assert known.call(path(number=2), BODY, credentials(address)) == OK
+    assert server.refused == {Refusal.CROWDED: 1}
+    for caller in (known, new):
         caller.close()
     monkeypatch.undo()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -15,7 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow import fs
 
 from alignment.arrow_times import format_timestamp
-from alignment.shown import without_secrets
+from alignment.shown import log_of, without_secrets
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
 from streaming_source.api.options import arguments, boolean, choice, integer, option, option_field, text
@@ -40,7 +39,7 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Optio
 
 __all__ = ["DeltaSource"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 FilesOutside: TypeAlias = Literal["read", "fail"]
 
