@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from alignment.timestamps import TimestampAssigner
 from alignment.shown import log_of
+from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array, WatermarkOutput
 from streaming_source.api.clients import KEPT_CLIENTS, KeptClients
 from streaming_source.api.serializer import SourceEvent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import resource
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from alignment.events import RangeReport
+from alignment.shown import log_of
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 from streaming_source.exceptions import OptionError
 from streaming_source.gateway.messages import (
@@ -38,7 +38,7 @@ from streaming_source.gateway.messages import (
 
 __all__ = ["GatewayListener", "GatewayServer", "TakenMessages"]
 
-_log = logging.getLogger(__name__)
+_log = log_of(__name__)
 
 _MAX_CONNECTIONS: Final = 1024
 _SHARE: Final = 4
