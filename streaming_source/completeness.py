@@ -15,12 +15,9 @@ from alignment.claims import SinkCommit
 from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError
 from alignment.sentence import moment
+from alignment.shown import shown
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim
 from streaming_source.checkpoint.writer import TableWriters, Writer, declared_writers
-from alignment.shown import shown
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.checkpoint.table_claims import TableClaims, declared_writers
-from streaming_source.checkpoint.writer import Writer
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError

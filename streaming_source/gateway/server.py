@@ -175,6 +175,8 @@ class GatewayServer:
                 connection = loop.create_task(self._serve(connected, tls))
                 self._connections[connection] = loop.time()
                 connection.add_done_callback(self._forget)
+                # It begins before another one may end it: what never began would close nothing.
+                await asyncio.sleep(0)
 
     def _forget(self, ended: asyncio.Task[None]) -> None:
         self._connections.pop(ended, None)
@@ -227,7 +229,9 @@ class GatewayServer:
         except OSError:  # the peer has closed the connection
             pass
         finally:
-            if transport is not None:
+            if transport is None:
+                connected.close()
+            else:
                 transport.abort()
 
     def _check_token(self, headers: Mapping[str, str]) -> None:

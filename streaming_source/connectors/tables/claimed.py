@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -12,13 +10,10 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
 from alignment.claims import Claims, StrangeCommit
+from alignment.shown import log_of
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.checkpoint.writer import TableWriters
 from streaming_source.connectors.tables.commits import Commit
-from alignment.shown import log_of
-from alignment.watermarks import MIN_WATERMARK
-from streaming_source.checkpoint.table_claims import Claimed, TableClaims
-from streaming_source.connectors.tables.commits import Commit, MicroBatch
 from streaming_source.exceptions import ClaimError
 
 __all__ = ["LATE_OF", "NAMED", "ClaimedCommits"]
