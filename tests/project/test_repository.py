@@ -126,3 +126,16 @@ def test_a_release_is_refused_from_another_repository_than_its_urls_name_and_wit
     assert jobs["publish"]["needs"] == "build"
     publishing = [path.name for path in FORMS["vendor.github-workflows"] if "pypi" in path.read_text(encoding="utf-8")]
     assert publishing == ["release.yml"]
+
+
+def test_each_door_of_the_threat_model_has_tests_that_exist() -> None:
+    doors = (ROOT / "SECURITY.md").read_text(encoding="utf-8").partition("## Every door")[2].partition("\n## ")[0]
+    rows = [line for line in doors.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 15
+    for row in rows:
+        held = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row)
+        assert held, row
+        missing = [
+            (path, name) for path, name in held if f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
+        ]
+        assert not missing, "name the test as it is called now"
