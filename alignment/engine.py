@@ -36,6 +36,7 @@ after each event.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
@@ -44,6 +45,7 @@ import numpy as np
 
 from alignment import events
 from alignment.combine import SplitStatus
+from alignment.exceptions import DuplicateSplitError
 from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
@@ -139,6 +141,8 @@ class Engine:
         Raises a `DuplicateSplitError` if a split is assigned that is in work, an `UnknownSplitError` if records of a
         split are indexed that is not in work.
         """
+        if isinstance(event, events.SplitsAssigned):
+            self._check_new(event.split_ids)
         self._note(event)
         match event:
             case events.BlocksIndexed():
@@ -225,6 +229,12 @@ class Engine:
             self.index.add_split(split_id, position)
         self._leave_finished()
         self._changed = True
+
+    def _check_new(self, split_ids: Sequence[str]) -> None:
+        # All of them or none: whoever goes on after the error must not find half of them in work.
+        counts = Counter(split_ids)
+        if known := [split_id for split_id, times in counts.items() if times > 1 or split_id in self.index]:
+            raise DuplicateSplitError(f"split {known[0]!r} is in work already; assign it once, after it has left")
 
     def _assign(self, event: events.SplitsAssigned) -> None:
         for split_id, position, origin in zip(event.split_ids, event.positions, event.origins, strict=True):

@@ -16,6 +16,7 @@ from alignment.events import (
     SplitsAssigned,
     SplitsBlocked,
 )
+from alignment.exceptions import DuplicateSplitError
 from alignment.index import EventTimeIndex
 from alignment.plan import PlanningRules
 from alignment.watermarks import Int64Array
@@ -64,3 +65,13 @@ def test_an_event_of_a_split_that_left_changes_nothing_of_a_new_one_of_its_id(ev
     assert not engine.complete
     assert not engine.abandoned
     assert engine.idle_clock.split_ids() == set()
+
+
+@pytest.mark.parametrize("split_ids", [("b", "a"), ("b", "c", "b")])
+def test_of_splits_of_which_one_is_in_work_already_none_is_assigned(split_ids: tuple[str, ...]) -> None:
+    engine, zeros = with_one_split(), (0,) * len(split_ids)
+    with pytest.raises(DuplicateSplitError, match="is in work already; assign it once"):
+        engine.apply(SplitsAssigned(split_ids, zeros, zeros, 0))
+    assert "b" not in engine.index
+    engine.apply(SplitsAssigned(("b",), (0,), (0,), 0))
+    assert engine.plan(0).after.split_ids == ("a", "b")
