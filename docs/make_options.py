@@ -58,7 +58,11 @@ def page() -> str:
 
 
 def _table(options: OptionSet) -> str:
-    rows = [f"| `{each.name}` | {_values(each)} | {each.default_text} | {each.doc} |" for each in options]
+    rows = [
+        f"| `{each.name}` | {_values(each)} | {each.default_text} | {each.doc} |"
+        for each in options
+        if not each.is_private
+    ]
     return "\n".join(["| option | values | default | meaning |", "|---|---|---|---|", *rows, ""])
 
 

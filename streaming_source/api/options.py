@@ -53,7 +53,8 @@ class Option:
 
     `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
     `default_text`. `same_as` is the option that this is another name of: its value is that one's. Values are secret of
-    the names, in lower case, in which `secret` is found.
+    the names, in lower case, in which `secret` is found. One that `is_private` goes from one call of this library to
+    another: it is read as any other, and nobody is told of it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Option:
     default_text: str = "none"
     same_as: str | None = None
     secret: re.Pattern[str] | None = None
+    is_private: bool = False
 
 
 class OptionSet:
@@ -169,24 +171,37 @@ class OptionSet:
         for foreign, advice in self._foreign.items():
             if fnmatchcase(name.lower(), foreign):
                 return f"option {name} is not one of this source: {advice}"
-        nearest = difflib.get_close_matches(name.lower(), self._options, n=1, cutoff=0.6)
+        public = {low: option.name for low, option in self._options.items() if not option.is_private}
+        nearest = difflib.get_close_matches(name.lower(), public, n=1, cutoff=0.6)
         if nearest:
-            return f"unknown option {name!r}; did you mean {self._options[nearest[0]].name}?"
-        known = ", ".join(sorted(option.name for option in self))
+            return f"unknown option {name!r}; did you mean {public[nearest[0]]}?"
+        known = ", ".join(sorted(option.name for option in self if not option.is_private))
         return f"unknown option {name!r}. Known options: {known}. Take one of these, or leave it out"
 
 
-def option(name: str, parse: Parser, doc: str, default_text: str = "") -> dict[str, Option]:
+def option(
+    name: str, parse: Parser, doc: str, default_text: str = "", *, is_private: bool = False
+) -> dict[str, Option]:
     """Metadata of a dataclass's field that this option sets.
 
     Without a `default_text` its default is written as it is.
     """
-    return {"option": Option(name, parse, doc, default_text=default_text)}
+    return {"option": Option(name, parse, doc, default_text=default_text, is_private=is_private)}
 
 
-def option_field(default: object, name: str, parse: Parser, doc: str, default_text: str = "", **metadata: Any) -> Any:
+def option_field(
+    default: object,
+    name: str,
+    parse: Parser,
+    doc: str,
+    default_text: str = "",
+    *,
+    is_private: bool = False,
+    **metadata: Any,
+) -> Any:
     """A field of a dataclass with a default, the option that sets it, and further metadata."""
-    return field(default=default, metadata={**option(name, parse, doc, default_text), **metadata})
+    declared = option(name, parse, doc, default_text, is_private=is_private)
+    return field(default=default, metadata={**declared, **metadata})
 
 
 def duration_field(default: object, name: str, minimum_us: int, doc: str, *, optional: bool = False) -> Any:

@@ -185,23 +185,30 @@ class FrameOptions:
         None,
         "lateRecordsOf",
         text,
-        "Not needed: `late_records` gives it. The checkpoint of the query whose late records these are.",
+        "Of `late_records`: the checkpoint of the query whose late records these are.",
+        is_private=True,
     )
     late_from: int | None = option_field(
-        None, "lateRecordsFrom", integer(0), "With it: the first micro-batch of that query to read of."
+        None,
+        "lateRecordsFrom",
+        integer(0),
+        "Of `late_records`: the first micro-batch of that query to read of.",
+        is_private=True,
     )
     repair_delay_us: int | None = option_field(
         None,
         "repairDelay",
         duration(),
-        "Not needed: `repair` gives it. Late records wait until windows are emitted that end so long after them.",
+        "Of `repair`: late records wait until windows are emitted that end this long after them.",
+        is_private=True,
     )
     repair_read: RepairRead | None = option_field(
         None,
         "repairRead",
         _repair_read,
-        "Not needed: `repair` gives it. What a batch reads of what a stream has read: JSON of `ranges` of event times "
-        "and the stream's `offset`.",
+        "Of `repair`: what a batch reads of what a stream has read: JSON of `ranges` of event times and the stream's "
+        "`offset`.",
+        is_private=True,
     )
     invalid_timestamp: str = option_field(
         "fail",
@@ -222,8 +229,8 @@ class FrameOptions:
         False,
         "watermarkRows",
         _watermark_rows,
-        "Not needed: `read_stream` and `with_exact_watermark` see to them. With `true` a query that has been "
-        "through neither does not start.",
+        "Of `read_stream` and `with_exact_watermark`: with `true` a query that went through neither does not start.",
+        is_private=True,
     )
     is_half_exact: bool = False
     times: EventTimeRange | None = None

@@ -42,13 +42,22 @@ def test_names_are_found_in_any_case_and_values_are_parsed() -> None:
         ("eventTimeColum", "eventTimeColumn"),
         ("maxRowPerTrigger", "maxRowsPerTrigger"),
         ("splitby_", "splitBy"),
-        ("watermarkrow", "watermarkRows"),
         ("maxOutOfOrder", "maxOutOfOrderness"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str) -> None:
     with pytest.raises(OptionError, match=f"unknown option '{name}'; did you mean {nearest}\\?"):
         ALL.parse({name: "1"})
+
+
+def test_what_one_call_of_the_library_tells_another_is_read_and_offered_to_nobody() -> None:
+    private = {option.name for option in ALL if option.is_private}
+    assert private == {"watermarkRows", "lateRecordsOf", "lateRecordsFrom", "repairDelay", "repairRead"}
+    assert ALL.parse({"laterecordsfrom": "3"})["lateRecordsFrom"] == 3
+    for given in (*(name[:-1] for name in private), "zzz"):
+        with pytest.raises(OptionError, match="unknown option") as error:
+            ALL.parse({given: "1"})
+        assert not any(name in str(error.value).replace(repr(given), "") for name in private)
 
 
 def test_a_name_that_is_near_nothing_is_refused_with_all_of_them() -> None:
