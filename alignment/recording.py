@@ -344,4 +344,8 @@ def _decoded(value: Any) -> Any:
     if "set" in value:
         return frozenset(value["set"])
     kind: Callable[..., Any] = _TYPES[value["type"]]
-    return kind(**{name: _decoded(one) for name, one in value.items() if name != "type"})
+    given = {name: _decoded(one) for name, one in value.items() if name != "type"}
+    if kind is PlanningRules and "perfect" in given:
+        # As versions before 5 wrote it.
+        given["lateness"] = "none" if given.pop("perfect") else "bounded"
+    return kind(**given)

@@ -258,7 +258,7 @@ def _held(
     """
     bound_us, has_unread = rules.out_of_orderness_us, ends < index.ends()
     is_new = has_unread & (watermarks == MIN_WATERMARK) & (bound_us is not None)
-    looked_at = has_unread if rules.perfect else is_new
+    looked_at = has_unread if rules.lateness == "none" else is_new
     if not looked_at.any():
         return watermarks, None
     earliest = index.earliest_times(ends, looked_at)
@@ -266,4 +266,4 @@ def _held(
         below_all = np.where(earliest > NO_TIMESTAMP, below(earliest), MIN_WATERMARK)
         foreseen = np.minimum(below_all, bounded_watermark(index.latest_times(ends), bound_us))
         watermarks = np.where(is_new, foreseen, watermarks)
-    return watermarks, np.where(earliest > NO_TIMESTAMP, earliest, MAX_WATERMARK) if rules.perfect else None
+    return watermarks, np.where(earliest > NO_TIMESTAMP, earliest, MAX_WATERMARK) if rules.lateness == "none" else None

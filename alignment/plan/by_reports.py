@@ -88,9 +88,9 @@ class ReactivePlanner:
     """
 
     def __init__(self, rules: PlanningRules, *, first_rows: int = 4096, growth: int = 4) -> None:
-        if rules.perfect:
+        if rules.lateness == "none":
             raise InvalidArgumentError(
-                "perfect = True: needs an index of the event times that are not read yet; look ahead instead, or "
+                "lateness = 'none': needs an index of the event times that are not read yet; look ahead instead, or "
                 "accept late records"
             )
         if first_rows < 1:

@@ -7,6 +7,7 @@ same splits keep the others from going further, and a read limit is shared in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -30,12 +31,12 @@ class PlanningRules:
     drains_past_caught_up
         While draining (AvailableNow), a split that has been read to its end no longer bounds `T`. Only safe where
         drift costs state and never records: with the exact watermark.
-    perfect
-        The combined watermark never passes the smallest time that the index sees unread (option `lateness=none`). Where
+    lateness
+        The option: with `none` the combined watermark never passes the smallest time that the index sees unread. Where
         the index does not know that time, as inside of opaque blocks, the splits' own watermarks alone decide.
     by_source
         The source emits one watermark for all its splits, which the combined one follows (`PlanConditions.source_us`).
-        Only with `perfect`: what was found and is unread holds it. The splits have no bound.
+        Only with `lateness=none`: what was found and is unread holds it. The splits have no bound.
     bounded
         When all splits are finished and no more will come, the watermark is `MAX_WATERMARK`.
     times
@@ -48,7 +49,7 @@ class PlanningRules:
     out_of_orderness_us: int | None
     max_drift_us: int | None = None
     drains_past_caught_up: bool = False
-    perfect: bool = False
+    lateness: Literal["bounded", "none"] = "bounded"
     by_source: bool = False
     bounded: bool = False
     times: EventTimeRange | None = None
@@ -59,10 +60,10 @@ class PlanningRules:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise InvalidArgumentError(f"{name} = {value}: must be at least 0, or None")
-        if self.by_source and (self.out_of_orderness_us is not None or not self.perfect):
+        if self.by_source and (self.out_of_orderness_us is not None or self.lateness != "none"):
             raise InvalidArgumentError(
-                f"by_source = True with out_of_orderness_us = {self.out_of_orderness_us} and perfect = {self.perfect}: "
-                "must be None and True, since the source emits the watermark"
+                f"by_source = True with out_of_orderness_us = {self.out_of_orderness_us} and lateness = "
+                f"{self.lateness!r}: must be None and 'none', since the source emits the watermark"
             )
 
     def late_up_to(self, announced_us: int) -> int:

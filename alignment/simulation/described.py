@@ -96,7 +96,7 @@ class SimulatedSource:
         self.rules = PlanningRules(
             scenario.out_of_orderness_us,
             scenario.max_drift_us,
-            perfect=scenario.planning is Planning.INDEXED,
+            lateness="none" if scenario.planning is Planning.INDEXED else "bounded",
             bounded=scenario.bounded,
         )
         self._faults, self._chance = faults, chance

@@ -53,8 +53,8 @@ class Option:
 
     `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
     `default_text`. `same_as` is the option that this is another name of: its value is that one's. Values are secret of
-    the names, in lower case, in which `secret` is found. One that `is_private` goes from one call of this library to
-    another: it is read as any other, and nobody is told of it.
+    the names, in lower case, in which `secret` is found. One that `is_private` is set by a call of this library and
+    read by another: neither the documentation nor an error names it.
     """
 
     name: str

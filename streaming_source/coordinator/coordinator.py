@@ -336,7 +336,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             group=waits_for,
             batch=self._batch,
             reads=self._reads,
-            routes_late=self._rules.routes_late,
+            routes_late=self._rules.late == "route",
         )
 
     def ranges(
@@ -677,7 +677,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
         if not self._rules.announces and bound_us is not None and not self._rules.reports:
             self._warn_of_disorder(plan, bound_us)
-        if self._rules.planning.perfect:
+        if self._rules.planning.lateness == "none":
             self._outlying.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
@@ -687,7 +687,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         checkpoint = self.host.snapshot(sequence)
         silent_since_us = engine.silent_since_us(plan)
         generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
-        routed = self.state.routed + (int(plan.late.sum()) if self._rules.routes_late else 0)
+        routed = self.state.routed + (int(plan.late.sum()) if self._rules.late == "route" else 0)
         self._begin_batch(plan.rows, now_us)
         has_ended = table.combined == MAX_WATERMARK > self.state.table.combined
         self._announces_end = self._rules.ends_twice and has_ended

@@ -172,10 +172,8 @@ class ReadRules:
     Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
     `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group`
     names an alignment group that other sources of the application may be in, all of them `in_one_query` if that is
-    set. It `needs_each_time` where no record's event time may be unknown to the planner: where late records are taken
-    out of the frame, and so their number must be exact, or where none that is there may be late. It `routes_late` where
-    a query of their own reads them. It `reports` where event times of a source without an index are learnt from what
-    its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
+    set. `late` and `lateness` are the options of these names. It `reports` where event times of a source without an
+    index are learnt from what its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
     splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
     of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
     longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
@@ -190,8 +188,8 @@ class ReadRules:
     announces: bool = False
     group: str | None = None
     in_one_query: bool = False
-    needs_each_time: bool = False
-    routes_late: bool = False
+    late: str = "keep"
+    lateness: str | None = None
     reports: bool = False
     read_ahead_rows: int = 4_000_000
     allow_unaligned: bool = False
@@ -210,6 +208,11 @@ class ReadRules:
         """Whether idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
         may_wait = (self.announces or self.planning.max_drift_us is not None) and not self.planning.bounded
         return may_wait and not (self.strategy.is_idleness_given or self.strategy.uses_source_watermarks)
+
+    @property
+    def needs_each_time(self) -> bool:
+        """Whether no record's event time may be unknown to the planner: late ones are counted, or none may be late."""
+        return self.late in ("drop", "route") or self.lateness == "none"
 
     @property
     def earliest_us(self) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
@@ -548,9 +548,7 @@ def read_rules(
         out_of_orderness_us=bound_us,
         max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
         drains_past_caught_up=options.watermark_rows,
-        perfect=by_source
-        or options.lateness == "none"
-        or (options.lateness is None and options.watermark_rows and not options.reports),
+        lateness="none" if by_source else _lateness(options),
         by_source=by_source,
         bounded=bounded,
         times=options.times,
@@ -564,9 +562,8 @@ def read_rules(
         announces=options.watermark_rows,
         group=group,
         in_one_query=options.alignment_scope == "query",
-        # An index that does not know each record's event time is used only where none has to be.
-        needs_each_time=options.late in ("drop", "route") or options.lateness == "none",
-        routes_late=options.late == "route",
+        late=options.late,
+        lateness=options.lateness,
         reports=options.reports,
         allow_unaligned=options.allow_unaligned,
         min_rows=options.min_rows,
@@ -574,6 +571,11 @@ def read_rules(
         ends_twice=options.watermark_rows and not options.no_data_batches,
         at_once=bounded and options.max_rows is None,
     )
+
+
+def _lateness(options: FrameOptions) -> Literal["bounded", "none"]:
+    is_exact = options.watermark_rows and not options.reports
+    return "none" if options.lateness == "none" or (options.lateness is None and is_exact) else "bounded"
 
 
 def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:

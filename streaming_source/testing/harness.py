@@ -273,7 +273,7 @@ class SourceHarness:
             out_of_orderness_us=bound_us,
             max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None if self.exact else bound_us,
             drains_past_caught_up=self.exact,
-            perfect=self.exact and self.reports is None,
+            lateness="none" if self.exact and self.reports is None else "bounded",
             by_source=self.source.emits_watermark,
             bounded=self.source.boundedness is Boundedness.BOUNDED,
         )

@@ -137,7 +137,7 @@ def naive_plan(
     may_end = rules.bounded and no_more_splits
     furthest = max([furthest, *(watermarks[i] for i in splits if statuses[i] is FINISHED)])
     combined = naive_combined(held, watermarks, statuses, horizon, furthest, may_end=may_end)
-    if rules.perfect:
+    if rules.lateness == "none":
         unread = [time for i, split in splits.items() for time in _unread_times(split, ends[i])]
         combined = min([combined, *(clamp(time - 1) for time in unread)])
     combined = max(announced, combined)

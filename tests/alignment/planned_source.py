@@ -262,7 +262,7 @@ class PlannedSource:
                 for position in range(split.position, end):
                     if self._on_time(split, position) and split.times[position] > log.excused_by_source:
                         assert split.times[position] > before.combined, "on time by its split, and late"
-            if self.rules.perfect and self.knows_unread and after.combined > before.combined:
+            if self.rules.lateness == "none" and self.knows_unread and after.combined > before.combined:
                 unread = [time for time in split.times[end:] if time != NO_TIMESTAMP]
                 assert all(time > after.combined for time in unread), "visible, and announced as past"
                 # What came from behind the watermark that was announced already is late; nothing else is.

@@ -110,13 +110,13 @@ def test_a_new_split_of_which_nothing_is_known_holds_the_watermark() -> None:
 
 
 def test_perfect_watermarks_follow_the_rest_of_a_begun_block() -> None:
-    source = a_source(PlanningRules(0, perfect=True), a=[10, 20, 15, 30, 26, 40])
+    source = a_source(PlanningRules(0, lateness="none"), a=[10, 20, 15, 30, 26, 40])
     combined = [source.plan(max_rows=1).after.combined for _ in range(6)]
     assert combined == [9, 14, 19, 25, 29, 39]
 
 
 def test_perfect_watermarks_stay_below_what_is_visible_however_late_it_is() -> None:
-    perfect, bounded = (a_source(PlanningRules(1, perfect=p), a=[10, 90, 5, 91]) for p in (True, False))
+    perfect, bounded = (a_source(PlanningRules(1, lateness=p), a=[10, 90, 5, 91]) for p in ("none", "bounded"))
     for source in (perfect, bounded):
         source.plan(group_limit=10)
         source.plan(max_rows=1)
@@ -126,14 +126,14 @@ def test_perfect_watermarks_stay_below_what_is_visible_however_late_it_is() -> N
 
 
 def test_what_is_there_is_never_late_with_a_generator_of_ones_own_either() -> None:
-    source = a_source(PlanningRules(None, perfect=True), a=[10, 90, 5, 91])
+    source = a_source(PlanningRules(None, lateness="none"), a=[10, 90, 5, 91])
     source.plan(max_rows=1)
     assert source.plan(max_rows=1).after.combined == 4
     assert source.plan().late.tolist() == [0]
 
 
 def test_a_record_without_an_event_time_hides_none_that_has_one() -> None:
-    source = a_source(PlanningRules(0, perfect=True), a=[10], b=[20])
+    source = a_source(PlanningRules(0, lateness="none"), a=[10], b=[20])
     source.append("a", [Block((90, 91)), Block((NO_TIMESTAMP, 12, 95))])
     source.plan(max_rows=3)
     assert source.combined == 11
@@ -141,7 +141,7 @@ def test_a_record_without_an_event_time_hides_none_that_has_one() -> None:
 
 
 def test_where_the_earliest_event_time_is_not_told_the_block_is_looked_into() -> None:
-    source = a_source(PlanningRules(0, perfect=True), a=[10], b=[20])
+    source = a_source(PlanningRules(0, lateness="none"), a=[10], b=[20])
     source.append("a", [Block((90, 91)), Block((NO_TIMESTAMP, 12, 95), tells_earliest=False)])
     source.plan(max_rows=3)
     assert source.combined == 11

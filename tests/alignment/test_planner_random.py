@@ -29,7 +29,11 @@ def blocks(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Block]]:
 TIMES = st.one_of(MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, MODERATE, EXTREME, NONE)
 SWITCHES = {"drains_past_caught_up": st.booleans(), "bounded": st.booleans()}
 RULES = st.builds(
-    PlanningRules, out_of_orderness_us=BOUNDS, max_drift_us=st.none() | BOUNDS, perfect=st.booleans(), **SWITCHES
+    PlanningRules,
+    out_of_orderness_us=BOUNDS,
+    max_drift_us=st.none() | BOUNDS,
+    lateness=st.sampled_from(["bounded", "none"]),
+    **SWITCHES,
 ) | st.builds(PlanningRules, out_of_orderness_us=st.none(), max_drift_us=st.none() | BOUNDS, **SWITCHES)
 
 

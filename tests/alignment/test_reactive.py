@@ -396,8 +396,8 @@ def test_no_split_goes_past_the_limit_by_more_than_the_bound(data: st.DataObject
 
 
 def test_what_needs_the_event_times_themselves_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"perfect = True: .* look ahead"):
-        ReactivePlanner(PlanningRules(3, 5, perfect=True))
+    with pytest.raises(InvalidArgumentError, match=r"lateness = 'none': .* look ahead"):
+        ReactivePlanner(PlanningRules(3, 5, lateness="none"))
 
 
 @pytest.mark.parametrize("wrong", [{"first_rows": 0}, {"growth": 1}])

@@ -14,7 +14,7 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.exceptions import InvalidArgumentError
-from alignment.recording import Recorder
+from alignment.recording import Recorder, replay
 from alignment.simulation import RecordedWorkload, Settings, SourceTrace
 from alignment.watermarks import Int64Array
 from streaming_source.connectors.files import FileSource
@@ -230,3 +230,14 @@ def test_a_folder_must_have_one_log(tmp_path: Path) -> None:
         RecordedWorkload.of_log(tmp_path)
     with pytest.raises(InvalidArgumentError, match="is empty"):
         RecordedWorkload.of_log(tmp_path / "aligned_files-1.jsonl")
+
+
+def test_a_log_of_a_version_that_wrote_perfect_for_lateness_none_is_replayed(tmp_path: Path) -> None:
+    run(files(tmp_path / "data"), SETTINGS[0], tmp_path / "now.jsonl")
+    entries = [json.loads(line) for line in (tmp_path / "now.jsonl").read_text(encoding="utf-8").splitlines()]
+    rules = entries[0]["rules"]
+    assert rules.pop("lateness") == "none"
+    rules["perfect"] = True
+    replayed = list(replay(map(json.dumps, entries)))
+    assert replayed
+    assert all(one.recorded == one.replayed for one in replayed)

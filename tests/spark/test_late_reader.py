@@ -570,5 +570,5 @@ def test_where_late_records_are_taken_out_no_block_is_opaque_so_that_each_is_cou
     counts: bool, opaque: bool
 ) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 second")
-    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=SECOND), needs_each_time=counts)
+    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=SECOND), late="drop" if counts else "keep")
     assert rules.supports_opaque_blocks is opaque

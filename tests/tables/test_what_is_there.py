@@ -197,7 +197,7 @@ def test_event_times_before_1970_hide_none_that_is_valid(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
         pq.write_table(rows([second * SECOND for second in seconds]), tmp_path / name / "0.parquet", row_group_size=3)
     source = FileSource(str(tmp_path), format=ParquetFormat(), split_by="directory")
-    planning = PlanningRules(0, perfect=True)
+    planning = PlanningRules(0, lateness="none")
     rules = ReadRules(strategy("0 seconds"), planning, time_limit_us=2**60, announces=True)
     clock = FakeClock()
     planner = SourceCoordinator(source, rules, source.schema(), clock.now_us, workers=InlineWorkers(clock))
