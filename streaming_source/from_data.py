@@ -13,7 +13,8 @@ import os
 import posixpath
 import re
 from collections.abc import Collection
-from typing import Any, Final, NamedTuple, Self
+from math import isfinite
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from streaming_source.exceptions import MalformedDataError
 
@@ -121,14 +122,27 @@ def as_id(text: object) -> str:
 
 
 def as_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text; raises a `ValueError`, of one that is nested too deep as well."""
+    """Return the value of a JSON text.
+
+    Raises a `ValueError`, of one that is nested too deep, or has numbers beyond 64 bits, as well.
+    """
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
 
-def _no_number(text: str) -> None:
+def _integer(text: str) -> int:
+    if not -(2**63) <= (number := int(text)) < 2**63:
+        raise ValueError("a number has more than 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    return number if isfinite(number := float(text)) else _no_number(text)
+
+
+def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
 
 

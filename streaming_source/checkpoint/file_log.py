@@ -55,9 +55,9 @@ def _entry(files: CheckpointFiles, name: str) -> list[LoggedFile]:
             raise ValueError(f"version {version!r}")
         logged = [as_json(line) for line in lines if line]
         return [
-            LoggedFile(int(one["batchId"]), str(one["path"]), one.get("timestamp"))
+            LoggedFile(int(one["batchId"]), str(one["path"]), int(one.get("timestamp") or 0))
             for one in logged
             if one.get("action", "add") == "add"
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{files.checkpoint}/{name} is damaged ({error!r}); {RESTORE}") from None

@@ -18,7 +18,7 @@ _OFFSETS: Final = ("v1", "v2")
 _COMMITS: Final = ("v1", "v2", "v3")
 _NO_OFFSET: Final = "-"
 _MS: Final = 1_000
-_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError)
+_DAMAGED: Final = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)

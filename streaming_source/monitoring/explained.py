@@ -10,11 +10,13 @@ from textwrap import fill
 from typing import Any, Final
 
 from alignment.arrow_times import format_timestamp
-from alignment.exceptions import UnknownSplitError
+from alignment.exceptions import AlignmentError, UnknownSplitError
 from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import aligned, duration_text, moment, watermark_text
 from alignment.shown import shown
 from alignment.story import StoryEvent, story_of
+from streaming_source.checkpoint.files import RESTORE
+from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
@@ -241,7 +243,17 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     the clock. Raises a `CheckpointError` if it is no checkpoint. A checkpoint does not show whether the query runs.
     The notes of its planners do, on the machine of the driver; elsewhere it does not run if a micro-batch is overdue.
     """
-    return explain_batches(MicroBatch.of_checkpoint(path), now_us)
+    try:
+        explained = explain_batches(MicroBatch.of_checkpoint(path), now_us)
+        # Times of a damaged offset may be none that a calendar has.
+        explained.to_json()
+        str(explained)
+        return explained
+    except AlignmentError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        why = f"its last offsets cannot be explained ({error!r})"
+        raise CheckpointError(f"{path} is damaged: {why}; {RESTORE}") from None
 
 
 def explain_through(path: str, now_us: int | None = None) -> Iterator[tuple[str, ExplainedQuery]]:

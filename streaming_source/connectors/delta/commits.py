@@ -19,6 +19,7 @@ from pyarrow import fs
 
 from streaming_source.connectors.tables.commits import Commit, CommitKind, MicroBatch
 from streaming_source.exceptions import MalformedDataError
+from streaming_source.from_data import as_json
 
 __all__ = [
     "Actions",
@@ -109,11 +110,11 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
         for line in written.splitlines():
             if not line.strip():
                 continue
-            action = json.loads(line)
+            action = as_json(line)
             if (add := action.get("add")) is not None:
-                adds.append(add)
+                adds.append(_file(add))
             elif (remove := action.get("remove")) is not None:
-                removes.append(remove)
+                removes.append(_file(remove))
             elif (transaction := action.get("txn")) is not None:
                 micro_batches.append(MicroBatch(str(transaction["appId"]), int(transaction["version"])))
             else:
@@ -141,6 +142,12 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
 def _says(info: Mapping[str, Any], name: str, value: str) -> bool:
     said = (info.get("operationParameters") or {}).get(name)
     return isinstance(said, str) and said.strip('"').lower() == value
+
+
+def _file(action: Any) -> Mapping[str, Any]:
+    if not isinstance(action, dict) or not isinstance(action.get("path"), str):
+        raise TypeError("a file has no path")
+    return action
 
 
 def _read(filesystem: fs.FileSystem, path: str, size: int | None = None) -> bytes | None:
