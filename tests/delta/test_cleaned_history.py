@@ -129,7 +129,10 @@ def test_commits_whose_clocks_go_back_are_in_their_order(tmp_path: Path) -> None
         rewrite(tmp_path, number, lambda info, hour=hour: {**info, "timestamp": hour * HOUR_MS})
 
     assert DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T02:00Z").for_batch()._open_first().version() == 0
-    assert DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T03:00Z").for_batch()._open_first().version() == 2
+    assert DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T03:00Z").for_batch()._open_first().version() == 1
+    # A millisecond after the one before it.
+    behind = DeltaSource(str(tmp_path), timestamp_as_of="1970-01-01T03:00:00.001Z").for_batch()
+    assert behind._open_first().version() == 2
     assert later(harness(tmp_path, {"starting_timestamp": "1970-01-01T02:00Z"})) == [n * SECOND for n in (1, 2, 3)]
 
 
