@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.project.house import FEATURES, MOST, PROCESSES, constructor_calls, features, in_process, inits_with_code
+from tests.project.house import (
+    FEATURES,
+    MOST,
+    PROCESSES,
+    constructor_calls,
+    features,
+    in_process,
+    inits_with_code,
+    text_functions,
+)
 from tests.project.test_import_rule import ROOT, Module, modules
 
 
@@ -51,3 +60,10 @@ def test_a_feature_that_is_entered_is_found() -> None:
     assert features(called) == ["gateway", "maxFutureSkew"]
     assert features(["alignment.engine:Engine.plan"]) == []
     assert len(FEATURES) > 12
+
+
+def test_what_turns_values_into_text_and_back_takes_no_more_lines_than_it_did() -> None:
+    found = dict(text_functions(modules(ROOT)))
+    assert "alignment.codec:read" in found
+    assert "streaming_source.monitoring.report:to_json" in found
+    assert sum(lines for _, lines in text_functions(modules(ROOT))) <= MOST["lines to text and back"]
