@@ -40,7 +40,7 @@ def rule_of(checkpoint: Checkpoint, operators: Sequence[Operator] | None, mode: 
     OptionError
         If it has windows and `window` is None.
     """
-    sources = len(checkpoint.source_names)
+    sources = len(checkpoint.source_folders)
     if not operators:
         # Spark makes no folder for the state of a query without one. If there was one, it may have dropped rows.
         had_watermark = any(batch.next_us or batch.watermark_us for batch in checkpoint.batches)

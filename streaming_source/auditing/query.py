@@ -84,7 +84,7 @@ def audit(
     found = Checkpoint.open(checkpoint, storage.opened(checkpoint))
     named = (operator,) if isinstance(operator, str) else operator
     operators = operators_of(found.log, named)
-    numbers = range(len(found.source_names))
+    numbers = range(len(found.source_folders))
     first = first_operator(operators, len(numbers)) if operators else None
     mode, is_mode_shown = output_mode(found, first, mode)
     shown, window, rule = _windows_and_rule(found, operators, first, mode, window)
@@ -125,7 +125,7 @@ def audit(
         is_operator_shown=not named,
     )
     notes = [text for one in sources for text in one.notes]
-    return Audit.of(query, found, counted, [*notes, *_notes(check, query)])
+    return Audit.of(query, found, counted, [*notes, *_sides(found.source_folders), *_notes(check, query)])
 
 
 def _windows_and_rule(
@@ -199,6 +199,16 @@ def _notes(check: Check, query: AuditedQuery) -> Iterator[str]:
         and len(query.sources) > 1
     ):
         yield f"Whether the event times are those of the query could not be checked: {check.unchecked}."
+
+
+def _sides(folders: Sequence[str]) -> Iterator[str]:
+    for folder in dict.fromkeys(folders):
+        sides = [str(number) for number, one in enumerate(folders) if one == folder]
+        if len(sides) > 1:
+            yield (
+                f"Sources {' and '.join(sides)} are one stream, which the query joins or unites with itself: each of "
+                "its rows counts once for each side."
+            )
 
 
 def _counted(

@@ -80,7 +80,7 @@ def latest_times(checkpoint: Checkpoint, counted: Sequence[tuple[int, SplitRead,
     """Return them for the micro-batches of which all rows can still be read, and what followed is known. O(n)."""
     found: dict[int, list[int | None]] = {}
     unseen: set[int] = set()
-    sources = len(checkpoint.source_names)
+    sources = len(checkpoint.source_folders)
     for number, read, tally in counted:
         if read.batch is None:
             continue
@@ -111,7 +111,7 @@ def check_watermarks(
         return Check(unchecked="no micro-batch whose rows are still there has moved the watermark")
     if all(us is None for one in latest for us in one.times_us):
         return Check(refuted="none of its rows has a time, and the watermark of the query has moved", has_times=False)
-    if len(checkpoint.source_names) > 1:
+    if len(checkpoint.source_folders) > 1:
         return _check_several(checkpoint, latest, delays_us)
     delay_us = next(iter(delays_us)) if len(delays_us) == 1 else None
     return _check_one(latest, delay_us, is_whole=checkpoint.purged_until is None, needs_zone=needs_zone)
@@ -229,7 +229,7 @@ def _zone_offset(latest: Sequence[Latest], delay_us: int) -> int | None:
 
 
 def _check_several(checkpoint: Checkpoint, latest: Sequence[Latest], delays_us: frozenset[int]) -> Check:
-    sources = range(len(checkpoint.source_names))
+    sources = range(len(checkpoint.source_folders))
     if not delays_us:
         return Check(unchecked="the state does not have the delays of withWatermark")
     if checkpoint.purged_until is not None or len(latest) < len(checkpoint.batches):

@@ -44,8 +44,8 @@ class Checkpoint:
     purged_until : sequence of (str or None), or None
         The offsets of the sources at the beginning of the first of `batches`, if Spark has removed earlier ones; None
         if the log has the whole query.
-    source_names : sequence of str
-        The folders of the sources in `sources/`: their names in an offset log of version 2, their places in version 1.
+    source_folders : sequence of str
+        The folder of each source in `sources/`; both sides of a stream that is joined with itself have the same one.
     policy : str
         How Spark combines the watermarks of several `withWatermark`: `min` or `max`.
     """
@@ -54,7 +54,7 @@ class Checkpoint:
     log: OffsetLog
     batches: Sequence[CommittedBatch]
     purged_until: Sequence[str | None] | None
-    source_names: Sequence[str]
+    source_folders: Sequence[str]
     policy: str
 
     @classmethod
@@ -76,7 +76,7 @@ class Checkpoint:
             log,
             [_committed(log, path, number, logged) for number in numbers if number == 0 or number - 1 in logged],
             logged[numbers[0]].offsets if numbers[0] > 0 else None,
-            last.names,
+            log.source_folders(list(logged.values())),
             last.settings.get("spark.sql.streaming.multipleWatermarkPolicy", "min"),
         )
 

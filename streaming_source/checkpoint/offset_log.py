@@ -138,6 +138,22 @@ class OffsetLog(CheckpointFiles):
             )
         return LoggedBatch.parse(text, f"{self.checkpoint}/offsets/{batch}")
 
+    def source_folders(self, batches: Sequence[LoggedBatch]) -> Sequence[str]:
+        """Return the folder in `sources/` of each source. One listing.
+
+        A stream that is joined with itself is one source of Spark's, with one folder: the log has its offset once for
+        each side, and both are equal in all `batches`.
+        """
+        names = batches[-1].names
+        found = self.list_folder("sources") or {}
+        logged = list(zip(*(one.offsets for one in batches), strict=False))
+        folders = {offsets: str(number) for number, offsets in enumerate(dict.fromkeys(logged))}
+        # In version 2 a source has a name, whatever its place.
+        is_by_place = batches[-1].version == _OFFSETS[0]
+        if not is_by_place or {name for name in found if name.isdigit()} != {*folders.values()}:
+            return names
+        return tuple(folders[offsets] for offsets in logged)
+
     def next_watermark_us(self, batch: int) -> int | None:
         """Return the watermark that follows from the rows of a committed micro-batch; None if it is not committed.
 

@@ -30,6 +30,8 @@ Encode: TypeAlias = Callable[[int, str, int], object]
 class CopiedCheckpoint:
     """The checkpoint of a stopped query, to be copied with our offsets in place of those of its source `source`.
 
+    Of a stream that is joined with itself both sides are replaced: they are one source, whichever is named.
+
     Raises
     ------
     OptionError
@@ -58,6 +60,12 @@ class CopiedCheckpoint:
                 f"checkpoint {checkpoint!r} is damaged: Spark itself could not go on from it; start the new query with "
                 "startingOffsets and a new checkpointLocation"
             )
+        self._folders = self._old.source_folders([self._old.read(number) for number in self._kept])
+
+    @property
+    def folder(self) -> str:
+        """The folder of the source in `sources/`."""
+        return self._folders[self._source] if self._source < len(self._folders) else str(self._source)
 
     @property
     def next_batch(self) -> int:
@@ -110,7 +118,9 @@ class CopiedCheckpoint:
         if offset is not None:
             watermark_us = max(logged.watermark_us, self._old.next_watermark_us(number) or 0)
             ours = encode(sequence, offset, watermark_us // 1_000)
-            logged = logged.with_offset(self._source, json.dumps(ours, separators=(",", ":")))
+            text = json.dumps(ours, separators=(",", ":"))
+            for side in (place for place, folder in enumerate(self._folders) if folder == self.folder):
+                logged = logged.with_offset(side, text)
         return str(logged)
 
 

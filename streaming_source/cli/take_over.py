@@ -56,7 +56,7 @@ def take_over(
     options = {name: text for name, text in given.items() if text is not None}
     wanted = KafkaSource.from_options(KAFKA_OPTIONS.parse({**options, "kafka.bootstrap.servers": "nobody:9092"}))
     copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
-    initial = _offsets(copied.text(f"sources/{source}/0").lstrip("\0").partition("\n")[2])
+    initial = _offsets(copied.text(f"sources/{copied.folder}/0").lstrip("\0").partition("\n")[2])
     offsets = Offsets()
 
     def encode(sequence: int, text: str, watermark_ms: int) -> object:

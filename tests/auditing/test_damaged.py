@@ -174,6 +174,21 @@ def test_without_the_folder_of_the_state_all_is_unknown(root: Path) -> None:
     assert "No row was dropped" not in done.stdout
 
 
+def test_a_stream_that_is_united_or_joined_with_itself_has_one_folder_and_nothing_is_missing(root: Path) -> None:
+    once = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
+    for path in (root / "checkpoint/offsets").iterdir():
+        *others, offset = path.read_text().splitlines()
+        path.write_text("\n".join([*others, offset, offset]))
+
+    found = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
+
+    assert found.dropped > 0
+    for name in ("read", "dropped", "emitted", "open", "unknown"):
+        assert found.count(name) == 2 * once.count(name), name
+    (note,) = found.notes
+    assert note.startswith("Sources 0 and 1 are one stream, which the query joins or unites with itself")
+
+
 def test_a_micro_batch_that_is_planned_and_not_committed_is_in_no_count(root: Path) -> None:
     before = streaming_source.audit(str(root / "checkpoint"), window="1 minute", mode="append")
     (root / "checkpoint/commits/11").unlink()

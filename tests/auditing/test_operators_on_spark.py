@@ -46,6 +46,12 @@ def joined(load: Callable[[str], DataFrame]) -> DataFrame:
     return left.join(right, F.expr(near), "leftOuter").select("k", "rk")
 
 
+def itself(load: Callable[[str], DataFrame]) -> DataFrame:
+    """A stream that is joined with itself: one source of Spark's."""
+    rows = load("left")
+    return joined(lambda _: rows)
+
+
 def union(load: Callable[[str], DataFrame]) -> DataFrame:
     """Two watermarks, and a deduplication behind them: it drops by the one that both come to."""
     return load("left").union(load("right")).dropDuplicates(["ts", "k"]).select("k")
@@ -85,7 +91,9 @@ def run(spark: SparkSession, root: Path, make: Make, policy: str) -> tuple[int, 
         (joined, "min"),
         *(
             pytest.param(make, policy, marks=pytest.mark.soak)
-            for make, policy in ((joined, "max"), (union, "min"), (union, "max"), (sessions, "min"), (chain, "min"))
+            for make, policy in zip(
+                (joined, itself, union, union, sessions, chain), ("max", "min", "min", "max", "min", "min"), strict=True
+            )
         ),
     ],
 )
@@ -100,8 +108,8 @@ def test_what_an_operator_dropped_is_what_sparks_metric_counts(
     )
 
     assert found.dropped == dropped > 0
-    assert found.read == 8 * ROWS * (2 if make in (joined, union) else 1)
+    assert found.read == 8 * ROWS * (2 if make in (joined, itself, union) else 1)
     assert found.dropped + found.emitted + found.open + found.unknown == found.read
     assert found.query.downstream == (("windowed aggregation",) if make is chain else ())
     assert {one.directory for one in found.carriers} == {"b-fast"}
-    assert found.notes == ()
+    assert [note.partition(",")[0] for note in found.notes] == ["Sources 0 and 1 are one stream"] * (make is itself)

@@ -63,7 +63,7 @@ def test_what_spark_writes_with_a_setting_is_read(spark: SparkSession, tmp_path:
     found = Checkpoint.open(str(tmp_path / "checkpoint"))
 
     assert [batch.next_us for batch in found.batches] == [T0 + s * SECOND for s in (49, 109, 169, 169)]
-    assert found.source_names == (("clicks",) if "Source" in str(SETTINGS[kind]) else ("0",))
+    assert found.source_folders == (("clicks",) if "Source" in str(SETTINGS[kind]) else ("0",))
     (operator,) = operators_of(found.log) or ()
     assert (operator.title, operator.key, operator.window_column) == ("windowed aggregation", ["window"], 0)
     keys = {

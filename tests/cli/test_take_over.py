@@ -74,6 +74,25 @@ def test_what_does_not_fit_is_refused_with_what_to_do(
     assert not new.exists()
 
 
+@pytest.mark.parametrize("source", [0, 1])
+def test_both_sides_of_a_stream_that_is_joined_with_itself_are_taken_over(tmp_path: Path, source: int) -> None:
+    """Spark has an offset of each side, and one folder, of one source."""
+    logged = [f'{{"a":{{"0":{end}}}}}\n{{"a":{{"0":{end}}}}}\n{{"b":{{"0":{end}}}}}' for end in (3, 5)]
+    old, new = checkpoint(tmp_path / "old", *logged, commits=2), tmp_path / "new"
+    (old / "sources/1").mkdir()
+    (old / "sources/1/0").write_bytes(b'\0v1\n{"b":{"0":2}}')
+    assert '"partitions": 1' in taken_over(old, new, "--subscribe", "a", "--source", source)
+    for number in (0, 1):
+        left, right, other = (new / f"offsets/{number}").read_text().splitlines()[2:]
+        assert left == right
+        assert "kafka" in left
+        assert other == f'{{"b":{{"0":{(3, 5)[number]}}}}}'
+    # The other source, of the third offset, has the second folder.
+    last = tmp_path / "last"
+    assert '"partitions": 1' in taken_over(new, last, "--subscribe", "b", "--source", 2)
+    assert "kafka" in (last / "offsets/1").read_text().splitlines()[4]
+
+
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     old = checkpoint(tmp_path / "old", '{"a":{"0":3}}', commits=1)
     assert "there is something already" in taken_over(old, old, "--subscribe", "a")

@@ -131,6 +131,26 @@ def test_deduplication_goes_on_with_its_state(
 
 
 @pytest.mark.soak
+def test_a_stream_that_is_joined_with_itself_is_taken_over_with_both_of_its_sides(
+    spark_kafka: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    def joined(load: Load) -> DataFrame:
+        rows = load(spark_kafka, topic)
+        left = rows.selectExpr("partition", "offset", "timestamp lt")
+        right = rows.selectExpr("partition p", "offset o", "timestamp rt")
+        near = "partition = p and offset = o and rt between lt - interval 5 seconds and lt + interval 5 seconds"
+        return left.join(right, F.expr(near), "leftOuter").select("partition", "offset", "o")
+
+    topic.create(2).write_logs(dict.fromkeys(range(2), T0 + MINUTE))
+    old, new, out = tmp_path / "old", tmp_path / "new", tmp_path / "out"
+    available_now(spark_kafka, joined(theirs), old, files=out)
+    topic.write_logs(dict.fromkeys(range(2), T0 + 60 * SECOND + MINUTE))
+    take_over(topic, old, new)
+    run = available_now(spark_kafka, joined(exact), new, files=out)
+    assert run.rows == [(p, offset, offset) for p in range(2) for offset in range(120)]
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("load", [renamed, exact])
 def test_a_join_of_two_topics_is_taken_over_source_by_source(
     spark_kafka: SparkSession, topic: Topic, tmp_path: Path, load: Load

@@ -69,7 +69,7 @@ class FilesSource(AuditedSource):
     ) -> None:
         self._number = number
         last = checkpoint.batches[-1].ends if checkpoint.batches else checkpoint.purged_until or ()
-        self._logged = file_log(checkpoint.log, checkpoint.source_names[number], _log_offset(last[number]))
+        self._logged = file_log(checkpoint.log, checkpoint.source_folders[number], _log_offset(last[number]))
         uris = [one.uri for one in self._logged]
         self.root = _common_directory(uris)
         self.name = moved_to or unquote(self.root)

@@ -102,7 +102,7 @@ class KafkaTopics(AuditedSource):
 
     def _initial(self) -> Offsets:
         """Return the offsets at which the query began, which the source logs before its first micro-batch."""
-        name = f"sources/{self._checkpoint.source_names[self._number]}/0"
+        name = f"sources/{self._checkpoint.source_folders[self._number]}/0"
         data = self._checkpoint.log.bytes_of(name)
         try:
             if data is None:

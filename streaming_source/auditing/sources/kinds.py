@@ -122,7 +122,7 @@ def _iceberg(one: _Audited) -> AuditedSource:
     from streaming_source.connectors.iceberg.catalog import properties_of
 
     # Spark writes down where a query starts.
-    written = f"sources/{one.checkpoint.source_names[one.number]}/offsets/0"
+    written = f"sources/{one.checkpoint.source_folders[one.number]}/offsets/0"
     start = one.checkpoint.log.text(written)
     if start is None:
         raise CheckpointError(f"{one.checkpoint.path}/{written}, where the query started, is missing; {RESTORE}")
