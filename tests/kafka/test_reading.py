@@ -127,6 +127,21 @@ def test_a_compacted_partition_is_read(topic: Topic) -> None:
     assert read_all(topic, startingOffsets=json.dumps({topic.name: {"0": 3}})) == left
 
 
+def test_a_range_of_event_times_has_the_records_of_a_compacted_log_whose_head_is_empty(topic: Topic) -> None:
+    """Of a segment that compaction has emptied the brokers take the time of its file, and find no record in it."""
+    topic.create(cleanup_policy="compact", segment_bytes=2**20, min_cleanable_dirty_ratio=0.001)
+    topic.write(Record(T0_MS + i, b"%4d" % i * 256, b"key-%d" % (i % 90)) for i in range(3_500))
+    topic.await_compaction(0, 2_000)
+    left = naive(topic)
+    assert left[0].offset > 1_000
+    for indexing in ("auto", "scan", "off"):
+        given = {"indexing": indexing, "watermarkRows": "true"}
+        around = {"eventTimeFrom": "2023-11-14T00:00:00Z", "eventTimeUntil": "2023-11-16T00:00:00Z"}
+        assert read_all(topic, **given, **around) == left, indexing
+        assert read_all(topic, **given, eventTimeFrom="2023-11-15T00:00:00Z") == []
+    assert read_all(topic, maxRowsPerTrigger=200, maxDrift="1 second") == left
+
+
 def test_an_open_transaction_is_waited_for_and_then_read(topic: Topic) -> None:
     topic.create(partitions=2)
     topic.write([*numbered(4), *numbered(10, 50_000, partition=1)])

@@ -12,7 +12,7 @@ from streaming_source.connectors.kafka.admin import KafkaAdmin
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit, KnownTopic
-from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Boundary, Partition
+from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Boundary, Partition
 from streaming_source.exceptions import OptionError
 
 __all__ = ["FoundPartitions", "PartitionDiscovery"]
@@ -220,14 +220,22 @@ class PartitionDiscovery:
         )
 
     def _before_wanted(self, parts: Collection[Partition]) -> dict[Partition, int]:
-        """Return, by partition, an offset before which no record has a wanted event time. Two calls at most."""
+        """Return, by partition, an offset before which no record has a wanted event time. Three calls at most.
+
+        Where the brokers find no record by its time, the log may have one all the same: they take the time of the file
+        for a segment that compaction has emptied. They are believed if the latest record is known, and earlier.
+        """
         if self._wanted.from_us is None or not parts:
             return {}
         from_ms = max(-(-self._wanted.from_us // 1000), 0)
         # Their ends first, so that records that are written meanwhile are not skipped.
         ends = self._brokers.offsets(dict.fromkeys(parts, LATEST))
         found = self._brokers.records(dict.fromkeys(parts, from_ms), readable=False)
-        firsts = {part: ends.get(part) if record is None else record.offset for part, record in found.items()}
+        not_found = [part for part, record in found.items() if record is None]
+        latest = self._brokers.records(dict.fromkeys(not_found, MAX_TIMESTAMP), readable=False)
+        all_earlier = {part for part, record in latest.items() if record is not None and 0 <= record.time_ms < from_ms}
+        firsts = {part: None if record is None else record.offset for part, record in found.items()}
+        firsts |= {part: ends.get(part) for part in all_earlier}
         return {part: offset for part, offset in firsts.items() if offset is not None}
 
 

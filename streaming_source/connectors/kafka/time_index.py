@@ -371,7 +371,8 @@ class TimeIndex:
             begin = start
             if split.of in answers:
                 answer = answers[split.of]
-                begin = stop if answer is None else max(answer.offset, start)
+                # The block has a later record: one that is not found by its time is looked for by reading.
+                begin = start if answer is None else max(answer.offset, start)
             if begin < stop:
                 wanted.append(split.at(begin).until(stop))
         found = self._scanner.first_later(wanted, bound_us)
