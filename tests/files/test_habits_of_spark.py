@@ -374,6 +374,13 @@ def test_metadata_is_that_of_spark(tmp_path: Path, split_by: str) -> None:
         data_source(own.parent, **options(fileMetadata="true")).schema()
 
 
+@pytest.mark.parametrize("own", [["x"], [{"file_path": "x"}], [{"file_path": "x", "file_size": None}]])
+def test_a_column_of_the_data_that_has_the_name_of_metadata_is_read(tmp_path: Path, own: list[Any]) -> None:
+    put(tmp_path / "day=1" / "1.parquet", {"t": stamps(1), "_metadata": own})
+    for read in (read_all(tmp_path, **options()), read_batch(tmp_path, **options())):
+        assert read.column("_metadata").to_pylist() == own
+
+
 def test_metadata_may_be_the_event_time(tmp_path: Path) -> None:
     put(tmp_path / "1.parquet", {"n": [1, 2]}, modified_s=1_700_000_000)
     read = read_all(tmp_path, eventTimeColumn="_metadata.file_modification_time", fileMetadata="true")

@@ -255,8 +255,14 @@ class FilesConfig(ClaimOptions, ReadingConfig):
     def given_columns(self, schema: pa.Schema) -> GivenColumns:
         """Return the columns of a query whose values are known by the paths of files."""
         root = self.root
-        in_names, case = not self.recursive_file_lookup, self.case_sensitive
-        return GivenColumns(root.open()[0], root.paths[0], schema, in_names=in_names, case_sensitive=case)
+        return GivenColumns(
+            root.open()[0],
+            root.paths[0],
+            schema,
+            in_names=not self.recursive_file_lookup,
+            with_metadata=self.file_metadata,
+            case_sensitive=self.case_sensitive,
+        )
 
     def place(self, uri: str) -> Root:
         """Return another directory, with the storage options unless it is on the local file system."""

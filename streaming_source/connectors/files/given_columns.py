@@ -89,7 +89,7 @@ class GivenColumns:
     """The columns of a query whose values follow from where a file is, and are not read from it.
 
     With `in_names` these are the columns in the names of directories below the source's root, as in
-    `day=2024-01-31/region=eu`; and `METADATA`, if the query has it.
+    `day=2024-01-31/region=eu`; `with_metadata` it is `METADATA` too.
     """
 
     def __init__(
@@ -99,11 +99,12 @@ class GivenColumns:
         schema: pa.Schema,
         *,
         in_names: bool,
+        with_metadata: bool,
         case_sensitive: bool = False,
     ) -> None:
         self._key = _key(case_sensitive)
         self._fields = {self._key(field.name): field for field in schema}
-        self._has_metadata = METADATA.name in schema.names
+        self._has_metadata = with_metadata and METADATA.name in schema.names
         self._in_names = in_names
         self._same = _SameNames(case_sensitive)
         scheme = uri.partition("://")[0]
