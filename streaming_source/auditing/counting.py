@@ -13,7 +13,7 @@ import numpy as np
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.auditing.rule import RowTimes, Rule, SessionWindows, Undecided, Windows
-from streaming_source.auditing.sources.base import SplitRead, TimeBlock
+from streaming_source.auditing.sources.base import LostRows, SplitRead, TimeBlock
 from streaming_source.exceptions import DataLossError, FileGoneError
 
 __all__ = ["Tally", "count_reads", "settled_sessions"]
@@ -55,6 +55,12 @@ class Tally:
         self.open += waiting
         self.unknown += unknown
 
+    def lose(self, lost: LostRows) -> None:
+        """Add rows of which only their number is known."""
+        self.read += lost.rows
+        self.unknown += lost.rows
+        self.gone = lost.why if self.gone in (None, lost.why) else f"{self.gone}; {lost.why}"
+
     def undecide(self) -> None:
         """Make all rows unknown: what was counted does not follow from what the query did."""
         self.unknown = self.read
@@ -91,7 +97,7 @@ def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
         rule, late_us = _PURGED, MIN_WATERMARK
     else:
         late_us = read.batch.late_us
-    tally = Tally(read=read.lost, unknown=read.lost, gone="no longer there" if read.lost else None)
+    tally = Tally()
     bounds = rule.bounds(late_us, emitted_us)
     windows = rule if isinstance(rule, Windows) and rule.is_sliding else None
     if windows is not None:
@@ -99,6 +105,9 @@ def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
     try:
         for block in read.blocks():
             if not block.rows:
+                continue
+            if isinstance(block, LostRows):
+                tally.lose(block)
                 continue
             if windows is not None:
                 _add_pairs(tally, windows, block, late_us, emitted_us)
@@ -195,7 +204,7 @@ def _kept(reads: Sequence[SplitRead], rule: SessionWindows, emitted_us: int, beg
         first, end = max(kept, begin_us), emitted_us + rule.gap_us
         try:
             for block in read.blocks():
-                if block.is_bounded and (block.max_us < first or block.min_us > end):
+                if isinstance(block, LostRows) or (block.is_bounded and (block.max_us < first or block.min_us > end)):
                     continue
                 times = block.load()
                 yield np.unique(times[(times >= first) & (times <= end) & (times != NO_TIMESTAMP)])

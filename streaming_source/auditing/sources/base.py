@@ -11,7 +11,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.checkpoint.micro_batches import CommittedBatch
 
-__all__ = ["AuditedSource", "SplitRead", "TimeBlock", "loaded"]
+__all__ = ["AuditedSource", "LostRows", "SplitRead", "TimeBlock", "loaded"]
 
 
 class TimeBlock(NamedTuple):
@@ -32,19 +32,24 @@ class TimeBlock(NamedTuple):
         return self.min_us != NO_TIMESTAMP
 
 
+class LostRows(NamedTuple):
+    """Some rows of which it is known that they were read, or may have been, and no more; `why` is the reason."""
+
+    rows: int
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class SplitRead:
     """What one micro-batch read of one split; `batch` is None for micro-batches that Spark has removed from its logs.
 
-    `blocks` yields the rows, and raises a `DataLossError` if they cannot be read any more. `lost` rows, of which
-    `blocks` yields none, were read and are known to be gone.
+    `blocks` yields the rows, and raises a `DataLossError` if they cannot be read any more.
     """
 
     batch: CommittedBatch | None
     split: str
     directory: str
-    blocks: Callable[[], Iterator[TimeBlock]] = field(repr=False)
-    lost: int = 0
+    blocks: Callable[[], Iterator[TimeBlock | LostRows]] = field(repr=False)
 
 
 def loaded(times: Int64Array) -> TimeBlock:

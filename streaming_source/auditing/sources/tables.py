@@ -157,7 +157,8 @@ class AuditedTable(AuditedSource):
     def _latest_of(self, time: EventTime, column: str, batch: CommittedBatch) -> int:
         self._set_time(replace(time, column=column))
         found = self._between(self._at(batch.starts), self._at(batch.ends))
-        blocks = (block for one in found for block in self._read(batch, one).blocks())
+        read = (block for one in found for block in self._read(batch, one).blocks())
+        blocks = (block for block in read if isinstance(block, TimeBlock))
         latest = (block.max_us if block.is_bounded else int(block.load().max(initial=NO_TIMESTAMP)) for block in blocks)
         return max(latest, default=NO_TIMESTAMP)
 

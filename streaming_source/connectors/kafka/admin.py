@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from streaming_source.api import KeptClients
 from streaming_source.connectors.kafka.client_config import ClientConfig
@@ -108,6 +108,15 @@ class KafkaAdmin:
         is_committed = readable and self._reads_committed
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         return self._call("looking up offsets", lambda: self._records(wanted, level, all_answer=all_answer))
+
+    def compacted(self, topics: Collection[str]) -> frozenset[str]:
+        """Return the topics that compaction may take records from: those whose settings cannot be read, too."""
+        asked, found = [ConfigResource(ResourceType.TOPIC, name) for name in topics], set(topics)
+        for topic, future in self._connected().describe_configs(asked, request_timeout=self._request_s).items():
+            with suppress(KafkaException):
+                if "compact" not in future.result()["cleanup.policy"].value:
+                    found.discard(topic.name)
+        return frozenset(found)
 
     def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
         """Look up where logs end. Two calls if transactions may be open: for what is written, then what is readable.
