@@ -12,7 +12,7 @@ import re
 from datetime import UTC as PYTHON_UTC
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
+from alignment.time_texts import UTC, in_utc, parse_iso8601, to_numpy
 from alignment.watermarks import BoolArray, Int64Array
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "UTC",
     "check_time_type",
     "cut_nanoseconds",
-    "epoch_micros",
     "format_timestamp",
     "in_utc",
     "integers_to_microseconds",
@@ -39,9 +39,6 @@ __all__ = [
     "time_zone",
     "to_microseconds",
 ]
-
-UTC: Final = "UTC"
-"""A zone by its name, as all of them here are."""
 
 EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
 
@@ -132,22 +129,22 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
         return parse_iso8601(array, zone)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), np.bool_)
     if pa.types.is_timestamp(data_type):
-        micros, valid = integers_to_microseconds(_to_numpy(array.view(pa.int64())), valid, data_type.unit)
+        micros, valid = integers_to_microseconds(to_numpy(array.view(pa.int64())), valid, data_type.unit)
         return micros if data_type.tz is not None else in_utc(micros, zone), valid
     if pa.types.is_date32(data_type):
-        days = _to_numpy(array.cast(pa.int32())).astype(np.int64)
+        days = to_numpy(array.cast(pa.int32())).astype(np.int64)
         micros, valid = _scale(days, valid, _US_PER_DAY)
         return in_utc(micros, zone), valid
     if pa.types.is_date64(data_type):
-        micros, valid = integers_to_microseconds(_to_numpy(array.cast(pa.int64())), valid, "ms")
+        micros, valid = integers_to_microseconds(to_numpy(array.cast(pa.int64())), valid, "ms")
         return in_utc(micros, zone), valid
     if pa.types.is_floating(data_type):
-        return _from_seconds(_to_numpy(array).astype(np.float64), valid)
+        return _from_seconds(to_numpy(array).astype(np.float64), valid)
     if unit is None:
         raise InvalidArgumentError(f"unit = None: numbers need one of {', '.join(EPOCH_UNITS)}")
     if pa.types.is_decimal(data_type):
         return _from_decimal(array, valid, unit)
-    return integers_to_microseconds(_to_numpy(array), valid, unit)
+    return integers_to_microseconds(to_numpy(array), valid, unit)
 
 
 def cut_nanoseconds(array: pa.Array) -> pa.Array:
@@ -169,7 +166,7 @@ def cut_nanoseconds(array: pa.Array) -> pa.Array:
         if values.type == kind.value_type:
             return array
         of_lists, offset = (pa.ListArray, np.int32) if types.is_list(kind) else (pa.LargeListArray, np.int64)
-        lengths = _to_numpy(pc.list_value_length(array))
+        lengths = to_numpy(pc.list_value_length(array))
         ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(offset))
         return of_lists.from_arrays(ends, values, mask=array.is_null())
     return array
@@ -225,7 +222,7 @@ def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> 
     values, valid = to_microseconds(array.dictionary, unit, zone)
     if len(values) == 0:
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
-    indices = _to_numpy(array.indices)
+    indices = to_numpy(array.indices)
     return values[indices], valid[indices] & array.indices.is_valid().to_numpy(zero_copy_only=False)
 
 
@@ -252,121 +249,10 @@ def _from_decimal(array: pa.Array, valid: BoolArray, unit: str) -> _Micros:
     # The same digits, with the point elsewhere: exact, whatever the precision.
     moved = pa.decimal256(_DECIMAL_DIGITS, array.type.scale - _US_DIGITS[unit])
     micros = pa.Array.from_buffers(moved, len(wide), wide.buffers(), offset=wide.offset)
-    rough = _to_numpy(micros.cast(pa.float64()))
+    rough = to_numpy(micros.cast(pa.float64()))
     fits = (rough > float(_INT64_MIN)) & (rough < float(_INT64_MAX))
     cast = pc.CastOptions(pa.int64(), allow_int_overflow=True, allow_decimal_truncate=True)
-    return _to_numpy(pc.floor(micros).cast(options=cast)), valid & fits
-
-
-def _to_numpy(array: pa.Array) -> npt.NDArray[Any]:
-    filled = pc.fill_null(array, 0) if array.null_count else array
-    if pa.types.is_int64(filled.type):
-        # As below, which would load pandas where it is installed: a fifth of a second in each query's planner.
-        values = filled.buffers()[1] if len(filled) else b""
-        return np.frombuffer(values, np.int64, len(filled), 8 * filled.offset if len(filled) else 0)
-    return np.asarray(filled.to_numpy(zero_copy_only=False))
-
-
-_GRAMMAR = (
-    r"^\s*(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
-    r"(?:[Tt ](?P<hour>\d{2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d+))?)?)?"
-    r"(?:[Zz]|(?P<sign>[+-])(?P<zone_hour>\d{2})(?::?(?P<zone_minute>\d{2}))?)?)?\s*$"
-)
-_TOO_FINE = r"(\.\d{6})\d+"
-_LONGEST = 100
-"""Characters of a text in which its zone is looked for."""
-_ENDS_WITH_ZONE = re.compile(r"[T ].*(?:Z|[+-]\d{2}(?::?\d{2})?)$")
-
-
-def parse_iso8601(texts: pa.Array, zone: str = UTC) -> _Micros:
-    """Read an array of ISO-8601 texts, as :func:`to_microseconds` gives times.
-
-    Accepted is the extended format: a date, then optionally ``T`` or a space and a time to the hour, minute, second or
-    any fraction of it, then optionally a zone (``Z``, ``+01``, ``+0130``, ``+01:30``). Without one the time is in
-    `zone`. Fractions finer than a microsecond are cut off, which for a fraction is the floor. Surrounding spaces are
-    ignored. Anything else, and any date that does not exist, is unreadable: marked as such, never an exception, since
-    one broken line of text must not decide over the batch it came with.
-
-    An array that Arrow's own parser reads as a whole (all texts with a zone, or all without) takes some 20 ns a text, a
-    mixed or partly unreadable one some 1.5 us. Which way is taken never changes the result.
-    """
-    if not pa.types.is_string(texts.type) and not pa.types.is_large_string(texts.type):
-        texts = texts.cast(pa.string())
-    if texts.null_count == len(texts):
-        return np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
-    parsed = _parse_uniform(texts, zone)
-    return parsed if parsed is not None else _parse_any(texts, zone)
-
-
-def _parse_uniform(texts: pa.Array, local: str) -> _Micros | None:
-    """Arrow's own parser, which refuses the whole array for one text that it cannot read."""
-    first = texts.drop_null()[0].as_py() if texts.null_count else texts[0].as_py()
-    if re.search(_TOO_FINE, first):
-        texts = pc.replace_substring_regex(texts, _TOO_FINE, r"\1")
-    zone = "UTC" if _ENDS_WITH_ZONE.search(first[-_LONGEST:]) else None
-    try:
-        epoch_us = texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-    micros = _to_numpy(epoch_us)
-    return micros if zone else in_utc(micros, local), epoch_us.is_valid().to_numpy(zero_copy_only=False)
-
-
-def _parse_any(texts: pa.Array, local: str) -> _Micros:
-    parts = pc.extract_regex(texts, _GRAMMAR)
-
-    def text(name: str) -> pa.Array:
-        return pc.struct_field(parts, name)
-
-    def number(name: str) -> Int64Array:
-        # A group that took no part in the match is the empty string.
-        digits = text(name)
-        return _to_numpy(pc.if_else(pc.equal(digits, ""), "0", digits).cast(pa.int64()))
-
-    valid = pc.is_valid(parts).to_numpy(zero_copy_only=False)
-    year, month, day = number("year"), number("month"), number("day")
-    hour, minute, second = number("hour"), number("minute"), number("second")
-    zone_hour, zone_minute = number("zone_hour"), number("zone_minute")
-    micros = pc.utf8_rpad(pc.utf8_slice_codeunits(text("fraction"), 0, 6), 6, "0")
-    fraction_us = _to_numpy(micros.cast(pa.int64()))
-    west = pc.equal(text("sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
-
-    zone_s = np.where(west, -1, 1) * (zone_hour * 3600 + zone_minute * 60)
-    epoch_us, exists = epoch_micros(year, month, day, hour, minute, second, fraction_us - zone_s * 1_000_000)
-    valid &= exists & (zone_hour <= 23) & (zone_minute <= 59)
-    if local != UTC:
-        # A zone is where the text goes on behind a date and a time: Z, or an offset.
-        is_local = valid & ~_matches(texts, r"(?:[Zz]|[Tt ].*[+-]\d{2}(?::?\d{2})?)\s*$")
-        epoch_us[is_local] = in_utc(epoch_us[is_local], local)
-    return epoch_us, valid
-
-
-def epoch_micros(
-    year: Int64Array,
-    month: Int64Array,
-    day: Int64Array,
-    hour: Int64Array,
-    minute: Int64Array,
-    second: Int64Array,
-    more_us: Int64Array,
-) -> _Micros:
-    """Dates and times of the proleptic Gregorian calendar, `int64[n]` each, as epoch microseconds.
-
-    `more_us` is added: the fraction of a second and what a zone is behind UTC. Gives `int64[n]`, without meaning where
-    not valid; and `bool[n]`, false where there is no such date, or no such time of the day.
-    """
-    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-    first_day = months.astype("datetime64[D]").astype(np.int64)
-    next_month = (months + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int64)
-    valid = (month >= 1) & (month <= 12) & (day >= 1) & (day <= next_month - first_day)
-    valid &= (hour <= 23) & (minute <= 59) & (second <= 59)
-    epoch_s = (first_day + day - 1) * 86_400 + hour * 3600 + minute * 60 + second
-    return epoch_s * 1_000_000 + more_us, valid
-
-
-def _matches(texts: pa.Array, pattern: str) -> BoolArray:
-    found = pc.match_substring_regex(texts, pattern).fill_null(False)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    return to_numpy(pc.floor(micros).cast(options=cast)), valid & fits
 
 
 def format_timestamp(us: int) -> str:
@@ -402,28 +288,9 @@ def time_zone(name: str) -> str:
     return known
 
 
-def in_utc(local_us: Int64Array, zone: str) -> Int64Array:
-    """Times on the clocks of a zone in UTC; both in microseconds. O(n).
-
-    As in Java: of a time that was there twice the first is meant, and one that was left out is as much later as the
-    clocks were set forward.
-    """
-    if zone == UTC or not local_us.size:
-        return local_us
-    local = pa.array(local_us, pa.int64()).cast(pa.timestamp("us"))
-    # Of a time that was left out this is the last one before: the offset that held then is Java's.
-    instants = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
-    offset_us = _micros(pc.local_timestamp(instants)) - _micros(instants)
-    return local_us - offset_us
-
-
 def is_in_order(local_us: int, zone: str) -> bool:
     """Whether what is earlier or later than this on a zone's clocks is so in UTC: not where they are set forward."""
     if zone == UTC:
         return True
     around = in_utc(np.array([local_us - _US_IN_HOURS, local_us, local_us + _US_IN_HOURS]), zone)
     return bool((np.diff(around) == _US_IN_HOURS).all())
-
-
-def _micros(times: pa.Array) -> Int64Array:
-    return np.asarray(times.cast(pa.int64()).to_numpy(zero_copy_only=False))

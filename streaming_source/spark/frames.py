@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from os import PathLike
@@ -310,9 +311,11 @@ def from_source(
     if made.needs_gateway:
         made = replace(made, options=frame_options(values, driver_host(spark), zone))
     read_rules(watermark_strategy, made.options, bounded=made.is_bounded, by_source=source.emits_watermark)
-    format_name = f"{SOURCE_FORMAT}{name}"
+    format_name = f"{SOURCE_FORMAT}{_in_small_letters(name)}"
     content = pickled(partial(AlignedDataSource.of_source, source, watermark_strategy, made.options))
-    register_content(spark, format_name, content)
+    # The name for `spark.read` too, which a source whose name differs in capital letters alone takes over.
+    for known in {format_name, f"{SOURCE_FORMAT}{name}"}:
+        register_content(spark, known, content)
     SOURCES[format_name] = made
     if batch:
         with as_our_own():
@@ -402,6 +405,11 @@ def late_frame(
         schema = StructType([*fields, StructField(NOTE_COLUMN, StringType())])
     reader = df.sparkSession.readStream.format(loaded.format_name).schema(schema).options(**options)
     return (reader if loaded.source_name is None else reader.name(loaded.source_name)).load()
+
+
+def _in_small_letters(name: str) -> str:
+    """Return a name without capital letters, which Spark does not distinguish: `Logs` is `-logs`, and `logs` itself."""
+    return re.sub(r"[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
 
 
 def _checked_name(name: str) -> str:

@@ -241,6 +241,9 @@ def _lines(
     **more: Any,
 ) -> Sample:
     as_attributes = {"multiLine": "multi_line", "header": "header", "sep": "sep", "encoding": "encoding"}
+    as_attributes |= {"escape": "escape"}
+    # Python doubles quotes.
+    options |= {"escape": '"'} if kind is CsvFormat else {}
     attributes = {as_attributes[o]: {"true": True, "false": False}.get(v, v) for o, v in options.items()}
 
     def write(path: Path, rows: Sequence[Row], block: int) -> None:

@@ -53,40 +53,49 @@ def read(file_format: FileFormat, path: Path, schema: pa.Schema = SCHEMA) -> lis
 
 # What stands in the file beside two good records; what of it can be read; why it cannot all be.
 CSV_RECORDS = {
-    "too few columns": (b"2024-01-01,1", NOTHING, "Expected 3 columns, got 2"),
-    "too many columns": (b"2024-01-01,1,a,b", NOTHING, "Expected 3 columns, got 4"),
-    "a quote that does not end": (b'2024-01-01,"1,a', NOTHING, "Expected 3 columns, got 2"),
-    "invalid UTF-8": (b"2024-01-01,1,\xff", NOTHING, "invalid start byte"),
-    "a lone carriage return": (b"2024-01-01,1,a\r2024-01-01,1,a", NOTHING, "1 records are read as 2"),
-    "blanks alone": (b"  ", NOTHING, "Expected 3 columns, got 1"),
-    "a time that is none": (b"soon,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
-    "a time in the year 10000": (b"10000-01-01,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
+    "too few columns": (b"2024-01-01,1", (DAY, 1, None), "Expected 3 columns, got 2"),
+    "too many columns": (b"2024-01-01,1,a,b", (DAY, 1, "a"), "Expected 3 columns, got 4"),
+    "a quote that does not end": (b'2024-01-01,"1,a', (DAY, None, None), "Expected 3 columns, got 2"),
+    "a time that is none": (b"soon,1,a", (None, 1, "a"), "'soon' is not ISO-8601, or out of range"),
+    "a time beyond microseconds": (b"300000-01-01,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
     "a 30th of February": (b"2024-02-30,1,a", (None, 1, "a"), "is not ISO-8601, or out of range"),
-    "a number that is none": (b"2024-01-01,one,a", (DAY, None, "a"), "invalid value 'one'"),
-    "a number that is too large": (b"2024-01-01,9223372036854775808,a", (DAY, None, "a"), "invalid value '9223372"),
-    "a fraction": (b"2024-01-01,1.5,a", (DAY, None, "a"), "invalid value '1.5'"),
+    "a number that is none": (b"2024-01-01,one,a", (DAY, None, "a"), "n = 'one' is no bigint"),
+    "a number that is too large": (
+        b"2024-01-01,9223372036854775808,a",
+        (DAY, None, "a"),
+        "'9223372036854775808' is no",
+    ),
+    "a fraction": (b"2024-01-01,1.5,a", (DAY, None, "a"), "'1.5' is no bigint"),
+    "a number after a blank": (b"2024-01-01, 1,a", (DAY, None, "a"), "' 1' is no bigint"),
+    "a number before a blank": (b"2024-01-01,1 ,a", (DAY, None, "a"), "'1 ' is no bigint"),
+    "a number after a quoted blank": (b'2024-01-01," 1",a', (DAY, None, "a"), "' 1' is no bigint"),
+    "a number in hexadecimal digits": (b"2024-01-01,0x1f,a", (DAY, None, "a"), "'0x1f' is no bigint"),
+    "text between a quote and a separator": (b'2024-01-01,"1" x,a', (DAY, None, "a"), "'\"1\" x' is no bigint"),
 }
 JSON_RECORDS = {
-    "no JSON": (b"t: 2024-01-01", NOTHING, "no JSON object"),
-    "half an object": (b'{"t": "2024-01-01", "n": 1', NOTHING, "no JSON object"),
+    "no JSON": (b"t: 2024-01-01", NOTHING, "Invalid value at character 0: 't'"),
+    "half an object": (b'{"t": "2024-01-01", "n": 1', NOTHING, "a comma or } is missing at character"),
     "an object in which something is missing": (b'{"t": "2024-01-01", "n": }', NOTHING, "Invalid value"),
     "a number": (b"5", NOTHING, "no JSON object"),
     "null": (b"null", NOTHING, "no JSON object"),
-    "an array": (b"[1, 2]", NOTHING, "no JSON object"),
-    "two objects": (b'{"n": 1} {"n": 2}', NOTHING, "1 lines hold 2 JSON values"),
-    "an object, null and an object": (b"{} null {}", NOTHING, "1 lines hold 3 JSON values"),
+    "an array of others than objects": (b'[1, {"n": 2}]', NOTHING, "no JSON object"),
     "invalid UTF-8": (b'{"t": "2024-01-01", "s": "\xff"}', NOTHING, "invalid start byte"),
-    "half a surrogate": (b'{"t": "2024-01-01", "s": "\\ud800"}', NOTHING, "surrogate pair in string is invalid"),
-    "a text for a number": (b'{"t": "2024-01-01", "n": "1"}', (DAY, None, None), "from number to string"),
-    "a number for a time": (b'{"t": 1, "n": 1}', (None, 1, None), "from string to number"),
-    "an object for a text": (b'{"t": "2024-01-01", "s": {}}', (DAY, None, None), "from string to object"),
+    "a control character": (b'{"t": "2024-01-01", "s": "a\tb"}', NOTHING, "has a character that it must not have"),
+    "a text for a number": (b'{"t": "2024-01-01", "n": "1"}', (DAY, None, None), "n = '1' is no bigint"),
+    "a fraction for a number": (b'{"t": "2024-01-01", "n": 1.0}', (DAY, None, None), "n = 1.0 is no bigint"),
+    "a fraction for a time": (b'{"t": 1.5, "n": 1}', (None, 1, None), "t = 1.5 is no timestamp"),
+    "empty text for a time": (b'{"t": "", "n": 1}', (None, 1, None), "t = '' is no timestamp"),
     "a time that is none": (b'{"t": "soon", "s": "a"}', (None, None, "a"), "is not ISO-8601, or out of range"),
     "a number that is too large": (
         b'{"t": "2024-01-01", "n": 9223372036854775808}',
         (DAY, None, None),
-        "couldn't parse",
+        "9223372036854775808 is no bigint",
     ),
-    "a name twice": (b'{"t": "2024-01-01", "n": 1, "n": 2}', (DAY, None, None), "specified twice"),
+    "a name twice, the second of another type": (
+        b'{"t": "2024-01-01", "n": 1, "n": "2"}',
+        (DAY, 1, None),
+        "n = '2' is no bigint",
+    ),
 }
 GOOD = {"csv": b"2024-01-01,7,good", "json": b'{"t": "2024-01-01", "n": 7, "s": "good"}'}
 GOOD_ROW = (DAY, 7, "good")
@@ -150,10 +159,10 @@ def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_c
     together = read(having(1 << 20), path, WITH_CORRUPT)
     assert read(having(1), path, WITH_CORRUPT) == together
     if not multi_line:
-        blanks = {b"", b"\r", b"\r\r"} if name == "csv" else {b""}
-        lines_of_file = path.read_bytes().split(b"\n")
-        lines_of_file = [line if name == "csv" else line.strip() for line in lines_of_file]
-        assert len(together) == sum(line.strip(b"\r") not in blanks for line in lines_of_file)
+        blanks = bytes(range(33)) if name == "csv" else b" \t\r\n"
+        lines_of_file = [line for line in re.split(rb"\r\n|\r|\n", path.read_bytes()) if line.strip(blanks)]
+        if not any(line.lstrip().startswith(b"[") for line in lines_of_file):
+            assert len(together) == len(lines_of_file)
     for columns in (["t"], ["n"], ["s", "t"]):
         some = pa.schema([SCHEMA.field(column) for column in columns])
         projected = (
@@ -170,19 +179,20 @@ def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_c
 def test_a_quoted_line_end_ends_a_record_unless_multi_line_says_otherwise(multi_line: bool, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_bytes(b't,n,s\n2024-01-01,1,"a\nb"\n2024-01-01,2,"c""\r\n"\n2024-01-01,3,d')
-    rows = read(CsvFormat(header=True, multi_line=multi_line), path)
+    rows = read(CsvFormat(header=True, escape='"', multi_line=multi_line), path)
     if multi_line:
         assert [row for _, row in rows] == [(DAY, 1, "a\nb"), (DAY, 2, 'c"\r\n'), (DAY, 3, "d")]
     else:
-        assert [row for _, row in rows] == [NOTHING, NOTHING, NOTHING, NOTHING, (DAY, 3, "d")]
+        broken = [(DAY, 1, "a"), NOTHING, (DAY, 2, 'c"'), NOTHING]
+        assert [row for _, row in rows] == [*broken, (DAY, 3, "d")]
 
 
 @pytest.mark.parametrize("size", range(1, 50))
 def test_a_block_that_ends_behind_an_escape_ends_no_record(size: int, tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
-    path.write_bytes(b'2024-01-01,1,"a\n\\"b\\\\"\n2024-01-01,2,c\\\nd\n')
+    path.write_bytes(b'2024-01-01,1,"a\n\\"b\\\\"\n2024-01-01,2,"c\\"\nd"\n')
     rows = read(CsvFormat(escape="\\", multi_line=True, block_bytes=size), path)
-    assert rows == [(0, (DAY, 1, 'a\n"b\\')), (1, (DAY, 2, "c\nd"))]
+    assert rows == [(0, (DAY, 1, 'a\n"b\\')), (1, (DAY, 2, 'c"\nd'))]
 
 
 @pytest.mark.parametrize("name", ["csv", "json", "text"])
@@ -353,8 +363,8 @@ def test_a_single_column_may_be_quoted(data_type: pa.DataType, tmp_path: Path) -
     rows = rows_read(CsvFormat(), path, 0, 5, pa.schema([("a", data_type)]))
     good = rows[0][1][0]
     assert good is not None
-    empty = "" if data_type == pa.string() else None
-    assert [row[0] for _, row in rows] == [good, good, None, empty, good]
+    open_quote = value[1:-1].decode() if data_type == pa.string() else good
+    assert [row[0] for _, row in rows] == [good, good, open_quote, None, good]
 
 
 def test_a_type_that_a_format_has_not_is_named(tmp_path: Path) -> None:
@@ -363,10 +373,6 @@ def test_a_type_that_a_format_has_not_is_named(tmp_path: Path) -> None:
     nested = pa.schema([SCHEMA.field("t"), SCHEMA.field("n"), pa.field("s", pa.list_(pa.int64()))])
     with pytest.raises(SchemaError, match=r"a type that csv cannot be read as: CSV conversion to list.* not supported"):
         read(CsvFormat(), path, nested)
-    path.write_bytes(GOOD["json"])
-    mapped = SCHEMA.set(2, pa.field("s", pa.map_(pa.string(), pa.int64())))
-    with pytest.raises(SchemaError, match="a type that json cannot be read as"):
-        read(JsonFormat(), path, mapped)
     with pytest.raises(SchemaError, match=r"column '_corrupt_record' is int64: .* must be string"):
         read(CsvFormat(), path, SCHEMA.append(pa.field("_corrupt_record", pa.int64())))
     with pytest.raises(SchemaError, match=r"columns t timestamp.*: text has one column of type string"):

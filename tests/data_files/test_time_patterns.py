@@ -114,6 +114,17 @@ def test_a_pattern_reads_what_plain_python_wrote(pattern: str, times: list[datet
     assert found == [None if time is None else micros_of(kept(time)) for time in times]
 
 
+def test_of_several_ways_in_a_pattern_the_first_that_fits_is_taken() -> None:
+    texts = ["2024-01-02 03:04:05", "1/2/2024 3:04", "1/2/2024", "2024-01-02 03:04:05 1/2/2024 3:04", None]
+    values, valid = time_pattern("[yyyy-MM-dd HH:mm:ss][M/d/yyyy H:mm]").parse(pa.array(texts))
+    times = [micros_of(datetime(2024, 1, 2, 3, 4, second, tzinfo=UTC)) for second in (5, 0)]
+    assert values[:2].tolist() == times
+    assert valid.tolist() == [True, True, False, False, False]
+    # As in Java: the first one fits the beginning of the text, and what follows it fits nothing.
+    _, valid = time_pattern("[yyyy-MM-dd][yyyy-MM-dd HH:mm]").parse(pa.array(["2024-01-02", "2024-01-02 03:04"]))
+    assert valid.tolist() == [True, False]
+
+
 def test_two_digits_are_a_year_of_this_century() -> None:
     values, valid = time_pattern("dd/MM/yy").parse(pa.array(["31/01/24", "31/01/70", "31/01/2024"]))
     assert values[:2].tolist() == [micros_of(datetime(year, 1, 31, tzinfo=UTC)) for year in (2024, 2070)]
@@ -157,8 +168,8 @@ def test_what_is_written_in_another_way_or_is_no_time_is_unreadable(pattern: str
         ("yyy-MM", "yyy means nothing; there are y, yy, yyyy"),
         ("yyyy HHH", "HHH means nothing; there are H, HH"),
         ("yyyy SSSSSSSSSS", "SSSSSSSSSS means nothing"),
-        ("yyyy-MM-yyyy", "yyyy contains the year twice"),
-        ("yyyy HH hh a", "hh contains the hour twice"),
+        ("yyyy-MM-yyyy", "contains the year twice"),
+        ("yyyy HH hh a", "contains the hour twice"),
         ("yyyy hh", "h, the hour from 1 to 12, and a, AM or PM, need each other"),
         ("yyyy HH a", "h, the hour from 1 to 12, and a, AM or PM, need each other"),
         ("yyyy 'T", "a quote does not end"),
@@ -207,7 +218,7 @@ def test_times_that_are_not_written_so_or_are_no_times_follow_the_mode(name: str
     assert kept.column("_corrupt_record").is_valid().to_pylist() == [False, True, True, False]
     left = read_all(tmp_path, FRAME, mode="DROPMALFORMED", **options)
     assert left.column("_position").to_pylist() == [0, 3]
-    message = f"{path}, record 1 is malformed: a time in it is not of the form timestampFormat = dd.MM.yyyy HH:mm"
+    message = f"{path}, record 1 is malformed: t = '1970-01-02' is not of the form timestampFormat = dd.MM.yyyy HH:mm"
     with pytest.raises(MalformedDataError, match=message):
         read_all(tmp_path, FRAME, mode="FAILFAST", **options)
     with pytest.raises(InvalidTimestampError, match="split 'log', position 1"):

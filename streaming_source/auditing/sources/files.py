@@ -81,6 +81,7 @@ class FilesSource(AuditedSource):
             self.workers = 32
         given = {name: value for name, value in options.items() if name != "sourceArchiveDir"}
         self._zoneless_format, schema = self._readable(uris, given)
+        self._given_columns: pa.Schema | None = FORMAT_OPTIONS.parse(given)["dataSchema"]
         self._format = self._zoneless_format.in_zone(event_time.zone_name)
         if event_time.column is None:
             column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
@@ -161,7 +162,8 @@ class FilesSource(AuditedSource):
         for one in self._logged:
             if _log_offset(batch.starts[self._number]) < one.entry <= _log_offset(batch.ends[self._number]):
                 file = self._files.at(one.uri)
-                schema = _column_of(self._format.schema_of(file), time)
+                columns = self._given_columns or self._format.schema_of(file)
+                schema = _column_of(columns, time)
                 blocks = self._format.describe(file, schema, time.assigner(), "auto")
                 latest = max(latest, int(blocks.max_us.max(initial=NO_TIMESTAMP)))
         return latest

@@ -13,15 +13,22 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from alignment import arrow_compute as pc
 from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
+from streaming_source.data_files.formats.base import BoolArray
+from streaming_source.data_files.formats.csv_unlike import unlike_lines, unlike_records
+from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records
 from streaming_source.data_files.formats.lines import LineFile
 from streaming_source.data_files.formats.records import RecordFormat
+from streaming_source.data_files.formats.text_times import is_time
 from streaming_source.exceptions import OptionError, SchemaError
 
 __all__ = ["CsvFormat", "character"]
+
+_BLANKS: Final = bytes(range(33))
 
 _WINDOW: Final = 128 * 1024
 """Bytes in which lines are counted at once: what is compared stays in the processor's cache."""
@@ -34,12 +41,12 @@ def character(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvFormat(RecordFormat):
-    r"""CSV as in RFC 4180.
+    r"""CSV as Spark reads it.
 
     Notes
     -----
-    Lines end with ``\n`` or ``\r\n``; empty lines are no records. Within quotes a quote is doubled, or follows the
-    escape. With a header, columns are found by the names in it. Without one, the columns of a file are `names`, or
+    Blank lines are no records. Within quotes a quote follows the escape; an escape that is the quote doubles it, as in
+    RFC 4180. With a header, columns are found by the names in it. Without one, the columns of a file are `names`, or
     those of the schema, in their order.
     """
 
@@ -47,10 +54,14 @@ class CsvFormat(RecordFormat):
     sep: str = option_field(",", "sep", character, "csv: the character between fields.", "`,`")
     quote: str = option_field('"', "quote", character, "csv: the character around fields; empty for none.", '`"`')
     escape: str = option_field(
-        "", "escape", character, "csv: the character that makes the next one plain text.", "none"
+        "\\",
+        "escape",
+        character,
+        "csv: the character before a quote within quotes; the quote itself where that is doubled, as in RFC 4180.",
+        r"`\`",
     )
     null_value: str = option_field(
-        "", "nullValue", any_text, "csv: text that means null, as an empty field does.", "none"
+        "", "nullValue", any_text, "csv: text that means null, as an empty field without quotes does.", "none"
     )
     comment: str = option_field(
         "", "comment", character, "csv: lines that begin with this character are skipped.", "none"
@@ -66,14 +77,16 @@ class CsvFormat(RecordFormat):
             fits = (not value and may_be_empty) or (len(value) == 1 and value.isascii() and value not in "\r\n")
             if not fits:
                 raise OptionError(f"{option} = {value!r}: must be a single ASCII character that ends no line")
-        given = [value for value in (self.sep, self.quote, self.escape, self.comment) if value]
+        escape = "" if self.escape == self.quote else self.escape
+        given = [value for value in (self.sep, self.quote, escape, self.comment) if value]
         if len({*given}) < len(given):
             raise OptionError(f"sep, quote, escape and comment = {given}: must differ from each other")
 
     @property
     def identity(self) -> str:
         # Quotes and escapes decide where a record ends only if it may span lines.
-        whole = f":multiLine{[self.sep, self.quote, self.escape]}" if self.multi_line else ""
+        escape = "" if self.escape == self.quote else self.escape
+        whole = f":multiLine{[self.sep, self.quote, escape]}" if self.multi_line else ""
         comment = f":comment {self.comment}" if self.comment else ""
         return f"{self.name}{whole}{':header' if self.header else ''}{comment}{self._zone_in_identity}"
 
@@ -147,13 +160,13 @@ class CsvFormat(RecordFormat):
     def count(self, data: bytes) -> int:
         if self.multi_line or not data or self._has_comments(data):
             return len(self._split(data))
-        characters, has_returns = np.frombuffer(data, np.uint8), b"\r" in data
+        characters = np.frombuffer(data, np.uint8)
         count, follows_end = int(not data.endswith(b"\n")), True
         for begin in range(0, len(data), _WINDOW):
             window = characters[begin : begin + _WINDOW]
             ends = window == ord("\n")
-            # The first character of an empty line is its line end.
-            begins = ends | (window == ord("\r")) if has_returns else ends
+            # The first character of a blank line is its line end, or a blank.
+            begins = window <= ord(" ")
             if (begins[0] and follows_end) or (begins[1:] & ends[:-1]).any():
                 return len(self._split(data))
             count += int(np.count_nonzero(ends))
@@ -173,28 +186,34 @@ class CsvFormat(RecordFormat):
         return [record for record in records if self._is_record(record)]
 
     def _is_record(self, line: bytes) -> bool:
-        return bool(line.strip(b"\r\n")) and not (self.comment and line.startswith(self.comment.encode()))
+        blanks = b"\r\n" if self.multi_line else _BLANKS
+        return bool(line.strip(blanks)) and not (self.comment and line.startswith(self.comment.encode()))
 
     def _has_comments(self, data: bytes) -> bool:
         return bool(self.comment) and self.comment.encode() in data
 
     def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
-        batch = self._parsed(record, 1, names, [pa.field(name, pa.string()) for name in names])
-        return {name: value[0] for name, value in batch.to_pydict().items()}
+        texts = self._quoting.fields(_line(record))
+        return dict(zip(names, texts, strict=False))
 
-    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    def _exact(
+        self, records: Sequence[bytes], names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], list[str | None]]:
+        return read_records(records, names, fields, self._quoting, self.null_value, self._written)
+
+    def _parsed(
+        self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], BoolArray | None]:
         if not data.isascii():
-            data.decode("utf-8")
+            data = data.decode("utf-8", "replace").encode()
         if self._has_comments(data):
             data = b"".join(self._split(data))
-        if count > 1 and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-            raise ValueError("a carriage return without a line feed")
-        types = {field.name: field.type for field in fields}
+        types = {field.name: pa.string() if is_time(field.type) else field.type for field in fields}
         # Without fields one column is parsed to check the records: as bytes, which accept any field.
         convert = csv.ConvertOptions(column_types=types or {names[0]: pa.binary()}, **self._nulls())
         convert.include_columns = list(types) or [names[0]]
         convert.include_missing_columns = True
-        may_span = any(mark and mark.encode() in data for mark in (self.quote, self.escape))
+        may_span = bool(self.quote) and self.quote.encode() in data
         if may_span:
             # pyarrow ends an open quote at the end of the data. With one more record at the end, an open quote changes
             # the number of records.
@@ -208,7 +227,34 @@ class CsvFormat(RecordFormat):
             raise ValueError(
                 f"{rows} records are read as {table.num_rows}: a quote or line does not end where it should"
             )
-        return table.combine_chunks().to_batches()[0].slice(0, count)
+        batch = table.combine_chunks().to_batches()[0].slice(0, count)
+        columns, malformed = [], np.zeros(count, np.bool_)
+        for index, field in enumerate(fields):
+            column = batch.column(index)
+            if is_time(field.type):
+                raw, column = column, self._written.read(column, field.type)
+                if column.null_count > raw.null_count:
+                    malformed |= pc.and_(raw.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
+            elif pa.types.is_floating(field.type) and not pc.all(pc.is_finite(column)).as_py():
+                raise ValueError("a number that is none, or infinite, may be written otherwise than in Spark")
+            columns.append(column)
+        return columns, malformed
+
+    def _unlike_spark(self, data: bytes, count: int, fields: Sequence[pa.Field]) -> BoolArray | None:
+        rules = {
+            "has_numbers": any(pa.types.is_integer(field.type) or pa.types.is_decimal(field.type) for field in fields),
+            # Empty text is null, unless another text means null.
+            "has_empty_texts": bool(self.null_value),
+        }
+        if not self.multi_line and not self._has_comments(data):
+            lines = unlike_lines(data, self._quoting, **rules)
+            if lines is None or len(lines) == count:
+                return lines
+        return unlike_records(self._split(data), self._quoting, **rules)
+
+    @property
+    def _quoting(self) -> CsvQuoting:
+        return CsvQuoting(self.sep, self.quote, self.escape)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -221,11 +267,7 @@ class CsvFormat(RecordFormat):
         while record := file.take_record():
             read += record
             if self._is_record(record):
-                with malformed_as(f"{file.path}: its first record cannot be read"):
-                    options = csv.ReadOptions(use_threads=False, block_size=len(record) + 2)
-                    parse = self._parse_options()
-                    line = record.removesuffix(b"\n") + b"\n"
-                    found = csv.read_csv(pa.BufferReader(line), options, parse).column_names
+                found = self._quoting.fields(_line(record))
                 return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
         return (), read
 
@@ -253,13 +295,19 @@ class CsvFormat(RecordFormat):
             delimiter=self.sep,
             quote_char=self.quote or False,
             double_quote=bool(self.quote),
-            escape_char=self.escape or False,
+            escape_char=False,
             newlines_in_values=True,
         )
 
     def _nulls(self) -> dict[str, object]:
         nulls = ["", self.null_value] if self.null_value else [""]
-        return {"null_values": nulls, "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+        return {
+            "null_values": nulls,
+            "strings_can_be_null": True,
+            "quoted_strings_can_be_null": True,
+            "true_values": ["true", "True", "TRUE"],
+            "false_values": ["false", "False", "FALSE"],
+        }
 
     def _ends(self, data: bytes) -> list[int]:
         """Return 0, followed by the end of each whole record."""
@@ -270,6 +318,10 @@ class CsvFormat(RecordFormat):
         return ends
 
 
+def _line(record: bytes) -> str:
+    return record.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
 @cache
 def _record_pattern(sep: str, quote: str, escape: str, comment: str) -> re.Pattern[bytes]:
     """Return a pattern of one record with its end of line, or of a comment. It matches each byte once.
@@ -277,10 +329,11 @@ def _record_pattern(sep: str, quote: str, escape: str, comment: str) -> re.Patte
     A quoted field may contain ends of lines.
     """
     s, q, e = re.escape(sep), re.escape(quote), re.escape(escape)
-    # The bytes may end between an escape and what it escapes.
-    escaped = f"|{e}(?:.|\\Z)" if escape else ""
-    field = f"(?:[^{s}\n{e}]++{escaped})*+"
+    field = f"[^{s}\n]*+"
     if quote:
-        field = f"(?:{q}(?:[^{q}{e}]++|{q}{q}{escaped})*+(?:{q}|\\Z))?+{field}"
+        # The bytes may end between an escape and what it escapes.
+        escaped = f"|{q}{q}" if escape == quote else f"|{e}(?:.|\\Z)" if escape else ""
+        closing = q if escape == quote else f"{q}++"
+        field = f"(?:{q}(?:[^{q}{e}]++{escaped})*+(?:{closing}|\\Z))?+{field}"
     line = f"(?:{re.escape(comment)}[^\n]*+|{field}(?:{s}{field})*+)" if comment else f"{field}(?:{s}{field})*+"
     return re.compile(f"{line}\n".encode(), re.DOTALL)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -12,18 +12,22 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from alignment import arrow_compute as pc
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
+from streaming_source.data_files.formats.base import BoolArray
+from streaming_source.data_files.formats.json_values import decoded_base64, elements_in, read_records
 from streaming_source.data_files.formats.lines import LONGEST_RECORD, LineFile, line_ends
 from streaming_source.data_files.formats.records import RecordFormat
+from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
 
 __all__ = ["JsonFormat"]
 
+_BLANKS: Final = b" \t\r\n"
 _RETURN: Final = ord("\r")
 _OPENING: Final = ord("{")
 _CLOSING: Final = ord("}")
 _CHUNK_BYTES: Final = 1 << 20
-_SPACE: Final = re.compile(r"[ \t\n\r]*+")
 # Read if no column is wanted: without a column pyarrow reads no rows.
 _NOTHING: Final = pa.field("\0", pa.null())
 
@@ -34,9 +38,9 @@ class JsonFormat(RecordFormat):
 
     Notes
     -----
-    Fields are found by name. A field that a record lacks is null; one that the schema lacks is left out. Types are
-    strict: a number is no text. Lines end with ``\n`` or ``\r\n``; blank ones are no records. With `multi_line` a file
-    is read whole, and is one malformed record if it is no JSON.
+    Fields are found by name. A field that a record lacks is null; one that the schema lacks is left out. Blank lines
+    are no records, and each object of an array that is alone on its line is a record. With `multi_line` a file is read
+    whole, and is one malformed record if it is no JSON.
     """
 
     name: ClassVar[str] = "json"
@@ -47,8 +51,8 @@ class JsonFormat(RecordFormat):
         with self._opened(file, pa.schema([])) as lines:
             _, data = next(lines.runs(), (0, b""))
         whole = self._split(data)
-        if self._attempt(data, len(whole), (), ()) is None:
-            whole = [record for record in whole if self._attempt(record, 1, (), ()) is not None]
+        if not _is_parsable(data, len(whole)):
+            whole = [record for record in whole if _is_parsable(record, 1)]
         if not whole:
             raise self._nothing_to_infer_from(file.path)
         with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
@@ -70,24 +74,33 @@ class JsonFormat(RecordFormat):
         return len(self._split(data)) if objects is None else objects
 
     def _split(self, data: bytes) -> list[bytes]:
-        return [line + b"\n" for line in data.split(b"\n") if line.strip()]
+        records: list[bytes] = []
+        for line in data.split(b"\n"):
+            if begin := line.lstrip(_BLANKS):
+                records += _elements(line) if begin.startswith(b"[") else [line + b"\n"]
+        return records
 
     def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, Any]:
         value = json.loads(record)
         return value if isinstance(value, dict) else {}
 
-    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
-        if not data.isascii():
-            data.decode("utf-8")
-        # pyarrow reads one object after another and ignores lines. If each line begins and ends as an object,
-        # and there are as many objects as lines, then each line is one object. The check also keeps a null from the
-        # beginning, where it would crash pyarrow.
-        if _objects(data) is None and not all(_is_like_an_object(line) for line in self._split(data)):
-            raise ValueError("a line is no JSON object")
-        table = _table(data, pa.schema(fields or [_NOTHING]))
-        if table.num_rows != count:
-            raise ValueError(f"{count} lines hold {table.num_rows} JSON values")
-        return table.combine_chunks().to_batches()[0]
+    def _exact(
+        self, records: Sequence[bytes], names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], list[str | None]]:
+        return read_records(records, pa.schema(fields), self._written)
+
+    def _parsed(
+        self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], BoolArray | None]:
+        raw = pa.schema([pa.field(field.name, _raw(field.type)) for field in fields])
+        table = _parsable(data, count, raw)
+        batch = table.combine_chunks().to_batches()[0]
+        typed = [_typed(batch.column(i), field.type, self._written) for i, field in enumerate(fields)]
+        return [column for column, _, _ in typed], _either(mask for _, *masks in typed for mask in masks)
+
+    def _unlike_spark(self, data: bytes, count: int, fields: Sequence[pa.Field]) -> BoolArray | None:
+        # pyarrow reads no maps.
+        return np.ones(count, np.bool_) if any(_has_map(field.type) for field in fields) else None
 
 
 def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -111,7 +124,7 @@ def _objects(data: bytes) -> int | None:
 
 
 def _is_like_an_object(line: bytes) -> bool:
-    line = line.strip(b" \t\r\n")
+    line = line.strip(_BLANKS)
     return line.startswith(b"{") and line.endswith(b"}")
 
 
@@ -128,43 +141,104 @@ def _document(stream: pa.NativeFile) -> bytearray:
     return document
 
 
-def _lines_of(document: bytearray) -> bytearray:
-    """Return the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
-    if not document.strip():
-        return bytearray()
-    lines = bytearray()
+def _parsable(data: bytes, count: int, schema: pa.Schema | None = None) -> pa.Table:
+    """Return the table of records by pyarrow's parser; a `ValueError` if one of them cannot be parsed so."""
+    if not data.isascii():
+        data.decode("utf-8")
+    # pyarrow reads one object after another and ignores lines. If each line begins and ends as an object,
+    # and there are as many objects as lines, then each line is one object. The check also keeps a null from the
+    # beginning, where it would crash pyarrow.
+    if _objects(data) is None and not all(
+        _is_like_an_object(line) for line in data.split(b"\n") if line.strip(_BLANKS)
+    ):
+        raise ValueError("a line is no JSON object")
+    table = _table(data, schema or pa.schema([_NOTHING]))
+    if table.num_rows != count:
+        raise ValueError(f"{count} lines hold {table.num_rows} JSON values")
+    return table
+
+
+def _is_parsable(data: bytes, count: int) -> bool:
     try:
-        # One record at a time: as values all would take some fifteen times the memory.
-        for record in _records_in(document.decode("utf-8-sig")):
-            lines += json.dumps(record).encode() + b"\n"
+        return _parsable(data, count) is not None
+    except (pa.ArrowInvalid, ValueError):
+        return False
+
+
+def _lines_of(document: bytes | bytearray) -> bytearray:
+    """Return the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
+    if not document.strip(_BLANKS):
+        return bytearray()
+    return bytearray(b"".join(_elements(document.removeprefix(codecs.BOM_UTF8))))
+
+
+def _elements(text: bytes | bytearray) -> Sequence[bytes]:
+    """Return the objects of an array as lines; any other text as one line. Ends of lines within become blanks."""
+    try:
+        # One at a time: as values all would take some fifteen times the memory.
+        return [_in_one_line(element.encode()) for element in elements_in(text.decode("utf-8"))]
     except (ValueError, RecursionError):
-        return document.replace(b"\n", b" ") + b"\n"
-    return lines
+        return [_in_one_line(bytes(text).strip(b"\r\n"))]
 
 
-def _records_in(text: str) -> Iterator[Any]:
-    """Yield the values of an array, or one that is none; a `ValueError` if the text is no JSON as a whole."""
-    # Control characters in strings, such as ends of lines, are accepted: `json.dumps` escapes them.
-    decode = json.JSONDecoder(strict=False).raw_decode
-    at = _after_space(text, 0)
-    if text[at : at + 1] != "[":
-        record, at = decode(text, at)
-        yield record
-    elif text[(at := _after_space(text, at + 1)) : at + 1] == "]":
-        at += 1
+def _in_one_line(record: bytes) -> bytes:
+    return record.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
+
+
+# ---- types that pyarrow does not read as Spark does ------------------------------------------------------------------
+
+
+def _raw(data_type: pa.DataType) -> pa.DataType:
+    """Return the type as which a column is parsed first: times and binary values as text."""
+    if is_time(data_type) or pa.types.is_binary(data_type):
+        return pa.string()
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(_raw(field.type)) for field in data_type])
+    if pa.types.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_raw(data_type.value_type)))
+    return data_type
+
+
+def _has_map(data_type: pa.DataType) -> bool:
+    if pa.types.is_map(data_type):
+        return True
+    return pa.types.is_nested(data_type) and any(_has_map(data_type.field(i).type) for i in range(data_type.num_fields))
+
+
+def _typed(
+    column: pa.Array, data_type: pa.DataType, written: WrittenTimes
+) -> tuple[pa.Array, BoolArray | None, BoolArray | None]:
+    """Return a column of a raw type in its own, which values do not fit, and which have a field in them that does not.
+
+    What does not fit is null; None for no value. An array with an element that does not fit does not fit itself.
+    """
+    if column.type == data_type:
+        return column, None, None
+    if pa.types.is_struct(data_type):
+        parts = [_typed(pc.struct_field(column, [i]), data_type.field(i).type, written) for i in range(len(data_type))]
+        array = pa.StructArray.from_arrays([part for part, _, _ in parts], fields=[*data_type], mask=column.is_null())
+        return array, None, _either(mask for _, *masks in parts for mask in masks)
+    if pa.types.is_list(data_type):
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        values, unfit, bad = _typed(column.flatten(), data_type.value_type, written)
+        of_list = np.repeat(np.arange(len(column)), lengths)
+        of_lists = [
+            None if mask is None else np.bincount(of_list[mask], minlength=len(column)) > 0 for mask in (unfit, bad)
+        ]
+        is_null = column.is_null() if of_lists[0] is None else pc.or_(column.is_null(), pa.array(of_lists[0]))
+        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        array = pa.ListArray.from_arrays(ends, values, data_type, mask=is_null)
+        return array, of_lists[0], of_lists[1]
+    if pa.types.is_binary(data_type):
+        decoded = [None if text is None else decoded_base64(text) for text in column.to_pylist()]
+        array = pa.array(decoded, data_type)
     else:
-        ended = ","
-        while ended == ",":
-            record, at = decode(text, _after_space(text, at))
-            yield record
-            at = _after_space(text, at)
-            ended, at = text[at : at + 1], at + 1
-        if ended != "]":
-            raise ValueError("an array has no end")
-    if _after_space(text, at) != len(text):
-        raise ValueError("there is more after the document")
+        array = written.read(column, data_type)
+    if array.null_count == column.null_count:
+        return array, None, None
+    return array, pc.and_(column.is_valid(), array.is_null()).to_numpy(zero_copy_only=False), None
 
 
-def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
+def _either(masks: Iterable[BoolArray | None]) -> BoolArray | None:
+    found = [mask for mask in masks if mask is not None]
+    return np.logical_or.reduce(found) if found else None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ _PEEK_BYTES: Final = 64 * 1024
 LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
 _NEWLINE: Final = ord("\n")
+_RETURN_ALONE: Final = re.compile(rb"\r(?!\n)")
 _BY_ENDING: Final = dict(gz="gzip", gzip="gzip", bz2="bz2", lz4="lz4", zst="zstd", zstd="zstd", br="brotli")  # noqa: C408
 _NOT_STREAMED: Final = (".snappy", ".sz", ".deflate")
 
@@ -133,7 +135,7 @@ class LineFile(OpenFile):
             ended = self._fill(wanted)
             end = len(self._ahead) if ended else self._format.end_of_records(self._ahead[:wanted])
             if end or ended:
-                taken, self._ahead = self._ahead[:end], self._ahead[end:]
+                taken, self._ahead = self._format.lines(self._ahead[:end]), self._ahead[end:]
                 if self.seeks and self._ahead and len(self._ahead) <= len(taken) >> 4:
                     # To read part of a record again takes less than to join it with what follows.
                     self._stream.seek(self._offset + end)
@@ -199,6 +201,12 @@ class LineFormat(FileFormat):
     @abstractmethod
     def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """Decode a run; see `OpenFile.decoded`."""
+
+    def lines(self, data: bytes) -> bytes:
+        r"""Return whole records with ``\n`` in place of each ``\r`` that ends a line by itself, as for Spark."""
+        if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+            return _RETURN_ALONE.sub(b"\n", data)
+        return data
 
     def end_of_records(self, data: bytes) -> int:
         """Return where the last whole record in some bytes ends; 0 if there is none."""

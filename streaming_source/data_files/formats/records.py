@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from alignment.arrow_times import UTC
@@ -17,12 +18,11 @@ from streaming_source.data_files.formats.base import BoolArray, Chunk
 from streaming_source.data_files.formats.lines import LineFile, LineFormat
 from streaming_source.data_files.formats.text_times import (
     TimePattern,
+    WrittenTimes,
     are_times,
     inferred,
     may_be_time,
-    raw_field,
     time_pattern,
-    typed,
 )
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
 
@@ -30,6 +30,8 @@ __all__ = ["RecordFormat"]
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _SHOWN: Final = 200
+_FEW: Final = 16
+"""Records that are read one by one once they cannot be read together."""
 _KEEP_OR_LEAVE_OUT: Final = (
     "Option mode = PERMISSIVE keeps such records, null where they cannot be read, DROPMALFORMED leaves them out"
 )
@@ -118,14 +120,32 @@ class RecordFormat(LineFormat):
         """Whole records one by one, each with its end of line."""
 
     @abstractmethod
-    def _parsed(self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]) -> pa.RecordBatch:
-        """The columns `fields` of records, or any batch of as many rows if there are none.
+    def _parsed(
+        self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], BoolArray | None]:
+        """Return the columns `fields` of records, and which of these are malformed.
+
+        Where that is not what Spark's reader makes of one of the records an error is raised, and the record is read by
+        `_exact`; `_unlike_spark` has the records of which the parser could not tell.
 
         Raises
         ------
         pa.ArrowInvalid, ValueError
             If one of the records cannot be parsed so, or there are not `count` of them.
         """
+
+    @abstractmethod
+    def _exact(
+        self, records: Sequence[bytes], names: tuple[str, ...], fields: Sequence[pa.Field]
+    ) -> tuple[list[pa.Array], list[str | None]]:
+        """Return the columns of records one by one, and why a record is malformed, None for one that is not."""
+
+    def _unlike_spark(self, data: bytes, count: int, fields: Sequence[pa.Field]) -> BoolArray | None:
+        """Return the records that `_parsed` would read otherwise than Spark, without an error; None for none."""
+        return None
+
+    def lines(self, data: bytes) -> bytes:
+        return data if self.multi_line else LineFormat.lines(self, data)
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
@@ -190,6 +210,10 @@ class RecordFormat(LineFormat):
         )
 
     @property
+    def _written(self) -> WrittenTimes:
+        return WrittenTimes(*self._patterns, self.time_zone or UTC)
+
+    @property
     def _zone_in_identity(self) -> str:
         """Return the zone as a part of `identity`: it decides the event times of zoneless times."""
         return "" if self.time_zone in (None, UTC) else f":{self.time_zone}"
@@ -197,58 +221,61 @@ class RecordFormat(LineFormat):
     def _read(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """Return all records, and which of them are malformed; None for none."""
         fields = self._in_files(schema)
-        raw = [raw_field(field) for field in fields]
-        columns = {}
-        malformed = np.zeros(run.rows, np.bool_)
-        batch = self._attempt(run.content, run.rows, file.names, raw)
-        if batch is None:
-            batch, malformed = self._salvaged(run, file.names, raw)
-        for index, field in enumerate(fields):
-            pattern = self._patterns[pa.types.is_date(field.type)]
-            columns[field.name], unreadable = typed(batch.column(index), field.type, pattern, self.time_zone or UTC)
-            if unreadable is not None:
-                malformed |= unreadable
-        found = malformed if malformed.any() else None
+        unlike = self._unlike_spark(run.content, run.rows, fields)
+        read = self._attempt(run.content, run.rows, file.names, fields) if unlike is None else None
+        arrays, malformed = self._salvaged(run, file.names, fields, unlike) if read is None else read
+        columns = dict(zip((field.name for field in fields), arrays, strict=True))
+        found = malformed if malformed is not None and malformed.any() else None
         if self.corrupt_column in schema.names:
             columns[self.corrupt_column] = self._texts(run, found)
         if self.rescued_column in schema.names:
             columns[self.rescued_column] = self._rescued(file, run, columns)
         if not columns:
-            return batch.select([]), found
+            return pa.RecordBatch.from_arrays([pa.nulls(run.rows)], ["nothing"]).select([]), found
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
 
     def _attempt(
         self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]
-    ) -> pa.RecordBatch | None:
+    ) -> tuple[list[pa.Array], BoolArray | None] | None:
         try:
             return self._parsed(data, count, names, fields)
         except (pa.ArrowInvalid, ValueError):
             return None
 
     def _salvaged(
-        self, run: Chunk, names: tuple[str, ...], fields: Sequence[pa.Field]
-    ) -> tuple[pa.RecordBatch, BoolArray]:
-        """Return what can be read of records some of which are malformed, and which of them are malformed."""
+        self, run: Chunk, names: tuple[str, ...], fields: Sequence[pa.Field], unlike: BoolArray | None
+    ) -> tuple[list[pa.Array], BoolArray]:
+        """Return the columns of records some of which cannot be parsed together, and which of them are malformed.
+
+        Records are halved until those that can be parsed are; the others, and those that are `unlike`, are read one by
+        one. If `m` of `n` records cannot be parsed, that takes O(m log n) parses.
+        """
         records = self._split(run.content)
-
-        def parse(chosen: Sequence[bytes], columns: Sequence[pa.Field]) -> pa.RecordBatch | None:
-            return self._attempt(b"".join(chosen), len(chosen), names, columns)
-
-        whole = np.ones(len(records), np.bool_)
-        _, broken = _halved(records, lambda chosen: parse(chosen, ()))
-        whole[broken] = False
-        rest = [record for record, is_whole in zip(records, whole.tolist(), strict=True) if is_whole]
-        rows = pa.array(np.cumsum(whole) - 1, pa.int64(), mask=~whole)
-        malformed = ~whole
-        columns = []
-        for field in fields:
-            parts, unreadable = _halved(rest, lambda chosen, column=field: parse(chosen, [column]))  # type: ignore[misc]
-            read = [pa.nulls(1, field.type) if part is None else part.column(0) for part in parts]
-            columns.append(pa.concat_arrays([pa.nulls(0, field.type), *read]).take(rows))
-            malformed[np.flatnonzero(whole)[unreadable]] = True
-        if not columns:
-            return pa.RecordBatch.from_arrays([pa.nulls(len(records))], ["nothing"]), malformed
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), malformed
+        numbers = np.arange(len(records))
+        exact = [] if unlike is None else [numbers[unlike]]
+        rest = [numbers if unlike is None else numbers[~unlike]]
+        parts: list[tuple[npt.NDArray[np.int64], list[pa.Array], BoolArray | None]] = []
+        while rest:
+            part = rest.pop()
+            read = self._attempt(b"".join(records[number] for number in part.tolist()), len(part), names, fields)
+            if read is not None:
+                parts.append((part, *read))
+            elif len(part) <= _FEW:
+                exact.append(part)
+            else:
+                rest += [part[len(part) // 2 :], part[: len(part) // 2]]
+        one_by_one = np.concatenate([np.empty(0, np.int64), *exact])
+        if len(one_by_one):
+            arrays, reasons = self._exact([records[number] for number in one_by_one.tolist()], names, fields)
+            parts.append((one_by_one, arrays, np.array([reason is not None for reason in reasons])))
+        malformed = np.zeros(len(records), np.bool_)
+        for part, _, bad in parts:
+            if bad is not None:
+                malformed[part] = bad
+        order = pa.array(np.argsort(np.concatenate([part for part, _, _ in parts])))
+        return [
+            pa.concat_arrays([arrays[i] for _, arrays, _ in parts]).take(order) for i in range(len(fields))
+        ], malformed
 
     def _rescued(self, file: LineFile, run: Chunk, columns: Mapping[str, pa.Array]) -> pa.Array:
         texts: list[str | None] = []
@@ -286,13 +313,8 @@ class RecordFormat(LineFormat):
     def _failure(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> MalformedDataError:
         number = int(np.argmax(malformed))
         record = self._split(run.content)[number]
-        formats = {"timestampFormat": self.timestamp_format, "dateFormat": self.date_format}
-        options = " and ".join(f"{name} = {value}" for name, value in formats.items() if value is not None)
-        reason = f"a time in it is not {f'of the form {options}' if options else 'ISO-8601'}, or out of range"
-        try:
-            self._parsed(record, 1, file.names, [raw_field(field) for field in self._in_files(schema)])
-        except (pa.ArrowInvalid, ValueError) as error:
-            reason = str(error)
+        _, reasons = self._exact([record], file.names, self._in_files(schema))
+        reason = reasons[0] or "it is none of this format"
         text = _text(record)
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         is_of_names = run.first + number == 0 and self._is_of_names(text, file.names)
@@ -312,27 +334,3 @@ class RecordFormat(LineFormat):
 
 def _text(record: bytes) -> str:
     return record.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
-
-
-def _halved(
-    records: Sequence[bytes], parse: Callable[[Sequence[bytes]], pa.RecordBatch | None]
-) -> tuple[list[pa.RecordBatch | None], list[int]]:
-    """Parse records together if all of them can be parsed, else each half by itself.
-
-    Returns the parsed parts, with None for a record that cannot be parsed, and the numbers of such records. Takes
-    O(m log n) parses if `m` of `n` records cannot be parsed.
-    """
-    parts: list[pa.RecordBatch | None] = []
-    unreadable: list[int] = []
-    rest = [(0, len(records))] if records else []
-    while rest:
-        begin, end = rest.pop()
-        part = parse(records[begin:end])
-        if part is None and end - begin > 1:
-            middle = (begin + end) // 2
-            rest += [(middle, end), (begin, middle)]
-            continue
-        if part is None:
-            unreadable.append(begin)
-        parts.append(part)
-    return parts, unreadable

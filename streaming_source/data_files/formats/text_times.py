@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -13,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
-from alignment.arrow_times import UTC, parse_iso8601
+from alignment.time_texts import UTC, parse_dates, parse_times
 from streaming_source.exceptions import OptionError
 
-__all__ = ["TimePattern", "are_times", "inferred", "may_be_time", "raw_field", "time_pattern", "typed"]
+__all__ = ["TimePattern", "WrittenTimes", "are_times", "inferred", "is_time", "may_be_time", "time_pattern"]
 
 _MONTHS: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
@@ -38,7 +39,8 @@ _FIELDS: Final = {
     },
     **{letter: {1: _ONE_OR_TWO, 2: _TWO} for letter in "dHhms"},
     "a": {1: "AM|PM"},
-    "S": {size: rf"\d{{{size}}}" for size in range(1, 10)},
+    # Of n letters one to n digits, as in Spark.
+    "S": {size: rf"\d{{1,{size}}}" for size in range(1, 10)},
     "X": {1: rf"Z|[+-]{_HOURS}(?:\d{{2}})?", 2: rf"Z|[+-]{_HOURS}\d{{2}}", 3: rf"Z|[+-]{_HOURS}:\d{{2}}"},
     "x": {1: rf"[+-]{_HOURS}(?:\d{{2}})?", 2: rf"[+-]{_HOURS}\d{{2}}", 3: rf"[+-]{_HOURS}:\d{{2}}"},
     "Z": dict.fromkeys((1, 2, 3), rf"[+-]{_HOURS}\d{{2}}") | {5: rf"Z|[+-]{_HOURS}:\d{{2}}"},
@@ -55,6 +57,10 @@ _GROUPS: Final = {
     **dict.fromkeys("XxZ", "zone"),
 }
 _KNOWN: Final = "y u M L d H h m s S a X x Z"
+_UNNAMED: Final = re.compile(r"\(\?P<\w+>")
+_SECTIONS: Final = 8
+"""Most optional parts of a pattern in which a field may be more than once."""
+
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 
 
@@ -62,18 +68,21 @@ _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|.", re.DOTALL)
 class TimePattern:
     """A pattern of times.
 
-    `text` has Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`. Text in `'...'` is literal, and `[...]` is optional. `grammar`
-    is the same as a regular expression with a group for each field. Years of two digits are 2000 to 2099.
+    `text` has Java's letters: `yyyy-MM-dd HH:mm:ss.SSS`. Text in `'...'` is literal, and `[...]` is optional; a part of
+    a time may be in several of these, as in `[yyyy-MM-dd HH:mm][M/d/yyyy H:mm]`. Years of two digits are 2000 to 2099.
 
     A field that the pattern lacks is taken from 1970-01-01T00:00:00. Names are English, in upper or lower case.
+
+    `choices` are tried one after another. Each has a regular expression with a group for each field, and those of what
+    a text must not begin with: an optional part that fits is never passed over.
     """
 
     text: str
-    grammar: str
+    choices: tuple[tuple[str, tuple[str, ...]], ...]
     two_digit_year: bool
 
-    def parse(self, texts: pa.Array, local: str = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Parse texts as `alignment.arrow_times.parse_iso8601` does, 1.5 us each; `local` is the zone of zoneless ones.
+    def parse(self, texts: pa.Array, local: str | None = UTC) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Parse texts as `alignment.time_texts.parse_times` does, 1.5 us each; `local` is the zone of zoneless ones.
 
         Returns
         -------
@@ -82,7 +91,19 @@ class TimePattern:
         valid : bool[n]
             False where the text is null, does not match the pattern, or is of a time that does not exist.
         """
-        parts = pc.extract_regex(texts.cast(pa.string()), self.grammar)
+        texts = texts.cast(pa.string())
+        values, valid = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.bool_)
+        for grammar, excluded in self.choices:
+            of_choice, fits = self._parse(pc.extract_regex(texts, grammar), local)
+            for beginning in excluded:
+                begins = pc.match_substring_regex(texts, beginning).fill_null(False)
+                fits &= ~np.asarray(begins.to_numpy(zero_copy_only=False), np.bool_)
+            values, valid = np.where(fits & ~valid, of_choice, values), valid | fits
+            if valid.all():
+                break
+        return values, valid
+
+    def _parse(self, parts: pa.StructArray, local: str | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         written = {field.name for field in parts.type}
 
         def part(name: str, default: str = "", width: int = 0) -> pa.Array | pa.Scalar:
@@ -105,8 +126,8 @@ class TimePattern:
             hour = pc.take(pa.array(_TWO_DIGITS), pc.add(pc.index_in(hour, pa.array(_HOURS_BY_CLOCK)), after_noon))
         micros = pc.utf8_rpad(pc.utf8_slice_codeunits(part("fraction"), 0, 6), 6, "0")
         iso = [year, "-", month, "-", part("day", "01", 2), "T", hour, ":", part("minute", "00", 2), ":"]
-        iso += [part("second", "00", 2), ".", micros, part("zone")]
-        return parse_iso8601(pc.binary_join_element_wise(*iso, ""), local)
+        iso += [part("second", "00", 2), ".", micros, pc.utf8_upper(part("zone"))]
+        return parse_times(pc.binary_join_element_wise(*iso, ""), local)
 
 
 @cache
@@ -118,84 +139,123 @@ def time_pattern(pattern: str, option: str = "timestampFormat") -> TimePattern:
     OptionError
         If a letter is unknown or repeated too often, or a field occurs twice.
     """
+    refusal = f"{option} = {pattern!r}: "
     years = {len(run) for run in re.findall(r"[yu]+", re.sub(r"'(?:[^']|'')*'", "", pattern))}
-    grammar = "".join(_translated(pattern, option))
+    pieces = _pieces(pattern, refusal)
+    grammar = "".join(f"(?:{piece})?" if is_optional else piece for piece, is_optional in pieces)
     if "(?P<" not in grammar:
-        raise OptionError(f"{option} = {pattern!r}: has no letter for a part of a time: {_KNOWN}")
+        raise OptionError(f"{refusal}has no letter for a part of a time: {_KNOWN}")
     if ("(?P<half>" in grammar) != any(token == "h" for token in _letters(pattern)):
-        raise OptionError(f"{option} = {pattern!r}: h, the hour from 1 to 12, and a, AM or PM, need each other")
-    return TimePattern(pattern, f"^(?i:{grammar})$", years == {2})
+        raise OptionError(f"{refusal}h, the hour from 1 to 12, and a, AM or PM, need each other")
+    if not (twice := _twice(grammar)):
+        return TimePattern(pattern, ((f"^(?i:{grammar})$", ()),), years == {2})
+    choices = []
+    optional = [number for number, (_, is_optional) in enumerate(pieces) if is_optional]
+    for taken in product((True, False), repeat=len(optional)) if len(optional) <= _SECTIONS else ():
+        left_out = {number for number, is_taken in zip(optional, taken, strict=True) if not is_taken}
+        chosen = ["" if number in left_out else piece for number, (piece, _) in enumerate(pieces)]
+        if not _twice("".join(chosen)) and "(?P<" in "".join(chosen):
+            begins = [f"^(?i:{''.join(chosen[:number])}{pieces[number][0]})" for number in sorted(left_out)]
+            excluded = [_UNNAMED.sub("(?:", beginning) for beginning in begins]
+            choices.append((f"^(?i:{''.join(chosen)})$", tuple(excluded)))
+    if not choices:
+        raise OptionError(f"{refusal}contains the {twice} twice")
+    return TimePattern(pattern, tuple(choices), years == {2})
 
 
 def _letters(pattern: str) -> set[str]:
     return {found[1] for found in _TOKEN.finditer(pattern) if found[1]}
 
 
-def _translated(pattern: str, option: str) -> Iterator[str]:
-    def refused(why: str) -> OptionError:
-        return OptionError(f"{option} = {pattern!r}: {why}")
+def _twice(grammar: str) -> str:
+    """Return a field that a regular expression has twice; empty for none."""
+    fields = re.findall(r"\(\?P<(\w+)>", grammar)
+    return next((field for field in fields if fields.count(field) > 1), "")
 
-    seen: set[str] = set()
-    depth = 0
+
+def _pieces(pattern: str, refusal: str) -> list[tuple[str, bool]]:
+    """Return the regular expressions of the parts of a pattern one after another, and which of them are optional.
+
+    A part within an optional one belongs to it.
+    """
+    pieces: list[tuple[str, bool]] = []
+    translated, depth = "", 0
+    for token, expression in _translated(pattern, refusal):
+        if token == "[":
+            if not depth and translated:
+                pieces.append((translated, False))
+            translated, depth = translated + "(?:" if depth else "", depth + 1
+        elif token == "]":
+            depth -= 1
+            if depth < 0:
+                raise OptionError(f"{refusal}a ] has no [ before it")
+            if depth:
+                translated += ")?"
+            else:
+                pieces.append((translated, True))
+                translated = ""
+        else:
+            translated += expression
+    if depth:
+        raise OptionError(f"{refusal}a [ has no ] after it")
+    return [*pieces, (translated, False)] if translated else pieces
+
+
+def _translated(pattern: str, refusal: str) -> Iterator[tuple[str, str]]:
+    """Yield each token of a pattern and its regular expression; brackets have none."""
     for found in _TOKEN.finditer(pattern):
         token = found[0]
         if found[1]:
             letter = _SAME.get(token[0], token[0])
             if letter not in _FIELDS:
-                raise refused(
-                    f"the letter {token[0]} is not known. Known are {_KNOWN}; put other text in quotes, as in 'T'. "
-                    "For other times read the column as string, and give from_source a timestamp assigner"
+                raise OptionError(
+                    f"{refusal}the letter {token[0]} is not known. Known are {_KNOWN}; put other text in quotes, as in "
+                    "'T'. For other times read the column as string, and give from_source a timestamp assigner"
                 )
             if len(token) not in _FIELDS[letter]:
                 sizes = ", ".join(token[0] * size for size in _FIELDS[letter])
-                raise refused(f"{token} means nothing; there are {sizes}")
-            group = _GROUPS[letter]
-            if group in seen:
-                raise refused(f"{token} contains the {group} twice")
-            seen.add(group)
-            yield f"(?P<{group}>{_FIELDS[letter][len(token)]})"
+                raise OptionError(f"{refusal}{token} means nothing; there are {sizes}")
+            yield token, f"(?P<{_GROUPS[letter]}>{_FIELDS[letter][len(token)]})"
         elif token == "'":
-            raise refused("a quote does not end")
+            raise OptionError(f"{refusal}a quote does not end")
         elif token[0] == "'":
-            yield re.escape(token[1:-1].replace("''", "'") or "'")
-        elif token in "[]":
-            depth += 1 if token == "[" else -1
-            if depth < 0:
-                raise refused("a ] has no [ before it")
-            yield "(?:" if token == "[" else ")?"
+            yield token, re.escape(token[1:-1].replace("''", "'") or "'")
         elif token in "{}#":
-            raise refused(f"{token} has no meaning in a pattern; put it in quotes to have it as text")
+            raise OptionError(f"{refusal}{token} has no meaning in a pattern; put it in quotes to have it as text")
         else:
-            yield re.escape(token)
-    if depth:
-        raise refused("a [ has no ] after it")
+            yield token, re.escape(token)
 
 
-def raw_field(field: pa.Field) -> pa.Field:
-    """Return the column as it is parsed first: a time as text."""
-    return pa.field(field.name, pa.string()) if _is_time(field.type) else field
+@dataclass(frozen=True, slots=True)
+class WrittenTimes:
+    """How the times of a file are written, by two patterns; None for what Spark's cast reads.
 
-
-def typed(
-    column: pa.Array, data_type: pa.DataType, pattern: TimePattern | None = None, zone: str = UTC
-) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
-    """Convert a column of `raw_field` to its own type, null where a text cannot be parsed.
-
-    Returns the column, and a mask of texts that could not be parsed, None for no text. Times are parsed by the
-    pattern, or as ISO-8601 without one. A time without a zone is in `zone`, if the type has a zone.
+    `zone` is that of times without one.
     """
-    if not _is_time(data_type):
-        return column, None
-    zone = zone if pa.types.is_timestamp(data_type) and data_type.tz is not None else UTC
-    micros, valid = parse_iso8601(column, zone) if pattern is None else pattern.parse(column, zone)
-    if pa.types.is_date(data_type):
-        days = pa.array((micros // _US_PER_DAY).astype(np.int32), pa.int32(), mask=~valid)
-        converted = days.cast(pa.date32()).cast(data_type)
-    else:
-        converted = _timestamps(micros, valid, data_type)
-    if converted.null_count == column.null_count:
-        return converted, None
-    return converted, pc.and_(column.is_valid(), converted.is_null()).to_numpy(zero_copy_only=False)
+
+    of_times: TimePattern | None = None
+    of_dates: TimePattern | None = None
+    zone: str = UTC
+
+    def read(self, texts: pa.Array, data_type: pa.DataType) -> pa.Array:
+        """Return texts as timestamps or dates, null where one cannot be read."""
+        if pa.types.is_date(data_type):
+            if self.of_dates is None:
+                days, valid = parse_dates(texts)
+            else:
+                micros, valid = self.of_dates.parse(texts)
+                days = micros // _US_PER_DAY
+            return pa.array(np.where(valid, days, 0).astype(np.int32), mask=~valid).cast(pa.date32()).cast(data_type)
+        # A time that has no zone must not be written with one.
+        zone = self.zone if data_type.tz is not None else None
+        micros, valid = parse_times(texts, zone) if self.of_times is None else self.of_times.parse(texts, zone)
+        return _timestamps(micros, valid, data_type)
+
+    def read_each(self, texts: Sequence[str], data_type: pa.DataType) -> dict[str, int | None]:
+        """Return each text with its time in the steps of a type since the epoch, None where it cannot be read."""
+        found = self.read(pa.array(texts, pa.string()), data_type)
+        steps = found.cast(pa.int32() if pa.types.is_date32(data_type) else pa.int64())
+        return dict(zip(texts, steps.to_pylist(), strict=True))
 
 
 def may_be_time(data_type: pa.DataType) -> bool:
@@ -223,7 +283,8 @@ def inferred(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
-def _is_time(data_type: pa.DataType) -> bool:
+def is_time(data_type: pa.DataType) -> bool:
+    """Return whether values of a type are times or dates."""
     return bool(pa.types.is_timestamp(data_type) or pa.types.is_date(data_type))
 
 

@@ -1,0 +1,210 @@
+"""CSV records one by one, as Spark's reader reads them: where quotes are, and what a text becomes in each type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from streaming_source.data_files.formats.exact_values import (
+    KnownTimes,
+    UnfitError,
+    decimal_of,
+    float_of,
+    spark_type,
+    whole_of,
+)
+from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
+
+__all__ = ["CsvQuoting", "read_records"]
+
+_FLOAT: Final = re.compile(
+    r"[+-]?(?:(?P<word>NaN|Infinity)|(?P<decimal>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?"
+    r"|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)",
+    re.ASCII,
+)
+_INFINITE: Final = {"NaN": "nan", "Inf": "inf", "-Inf": "-inf"}
+_NOTHING: Final = "\0"
+_BLANKS: Final = "".join(map(chr, range(33)))
+
+
+@dataclass(frozen=True, slots=True)
+class CsvQuoting:
+    """The characters of CSV; empty for none."""
+
+    sep: str
+    quote: str
+    escape: str
+
+    def fields(self, record: str) -> list[str | None]:
+        """Return the texts of a record without its line end; None for an empty one without quotes.
+
+        A field that begins with a quote ends with the quote before the next separator. Text between the two is kept
+        with its quotes, as it is written, up to the next separator.
+        """
+        sep, found, at = self.sep, list[str | None](), 0
+        while at < len(record):
+            if record[at] == sep:
+                found.append(None)
+            elif self.quote and record[at] == self.quote:
+                value, at = self._quoted(record, at + 1)
+                found.append(value)
+            else:
+                end = self._end(record, at)
+                found.append(record[at:end])
+                at = end
+            at += 1
+            if at == len(record) and record[at - 1] == sep:
+                found.append(None)
+        return found
+
+    def _end(self, record: str, at: int) -> int:
+        end = record.find(self.sep, at)
+        return len(record) if end < 0 else end
+
+    def _quoted(self, record: str, at: int) -> tuple[str, int]:
+        """Return a field whose quote was opened before a place, and where it ends."""
+        if at == len(record):
+            return self.quote, at
+        quote, escape = self.quote, self._escape
+        found: list[str] = []
+        before = _NOTHING
+        while at < len(record):
+            char = record[at]
+            if before == quote and (char <= " " or char == self.sep):
+                return self._closed(record, at, "".join(found))
+            if char in (quote, escape):
+                before, at = self._marked(record, at, before, found)
+            elif before == quote:
+                end = self._end(record, at)
+                return f"{quote}{''.join(found)}{quote}{record[at:end]}", end
+            else:
+                if before == escape and self.escape:
+                    found.append(escape)
+                end = min((end for mark in (quote, escape) if (end := record.find(mark, at)) >= 0), default=len(record))
+                found.append(record[at:end])
+                before, at = record[end : end + 1], end + 1
+        return "".join(found), len(record)
+
+    def _marked(self, record: str, at: int, before: str, found: list[str]) -> tuple[str, int]:
+        """Add what a quote or an escape in a field means after the character `before`.
+
+        Returns what is the character before for the next one, and where that is.
+        """
+        quote, escape, char = self.quote, self._escape, record[at]
+        # An escape that is the quote does not escape itself.
+        if (char == escape == before and escape != quote) or (char == quote and before == escape):
+            found.append(char)
+            return _NOTHING, at + 1
+        if before == escape:
+            found.append(before)
+        elif char == before == quote:
+            found.append(char)
+        elif before == quote:
+            # An escape after a closing quote.
+            found.append(quote)
+            at = self._unquoted(record, at, found)
+            char = record[at : at + 1]
+        return char, at + 1
+
+    def _unquoted(self, record: str, at: int, found: list[str]) -> int:
+        """Add the rest of a field from an escape after its closing quote on, and return where it ends."""
+        before = record[at]
+        while at < len(record) and record[at] != self.sep:
+            char = record[at]
+            if char in (self.quote, self._escape):
+                before, at = self._marked(record, at, before, found)
+                continue
+            if before == self.quote:
+                found.append(before)
+            found.append(char)
+            before, at = char, at + 1
+        return at
+
+    @property
+    def _escape(self) -> str:
+        return self.escape or _NOTHING
+
+    def _closed(self, record: str, at: int, value: str) -> tuple[str, int]:
+        """Return a field whose quote was closed before a place: what follows blanks after it makes it plain text."""
+        begin = at
+        while at < len(record) and record[at] <= " " and record[at] != self.sep:
+            at += 1
+        if at == len(record) or record[at] == self.sep:
+            return value, at
+        end = self._end(record, at)
+        text = f"{self.quote}{value}{self.quote}{record[begin:end]}"
+        # At the end of a record Spark's parser adds a quote that it has seen at the second place.
+        has_more = end == len(record) and record[at : at + 1] != self.quote and record[at + 1 : at + 2] == self.quote
+        return text + self.quote * has_more, end
+
+
+def read_records(
+    records: Sequence[bytes],
+    names: Sequence[str],
+    fields: Sequence[pa.Field],
+    quoting: CsvQuoting,
+    null: str,
+    written: WrittenTimes,
+) -> tuple[list[pa.Array], list[str | None]]:
+    """Return the columns of some records, and why a record is malformed, None for one that is not.
+
+    Fields that a record lacks are null, and those that it has beside are left out. `null` is what means null, as an
+    empty field without quotes does.
+    """
+    places = {name: place for place, name in enumerate(names)}
+    reasons: list[str | None] = []
+    rows: list[list[str | None]] = []
+    times = KnownTimes(written)
+    for record in records:
+        row = quoting.fields(record.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"))
+        count = len(row)
+        reasons.append(None if count == len(names) else f"Expected {len(names)} columns, got {count}")
+        rows.append([None if text == null else text for text in row] + [None] * (len(names) - count))
+    for field in fields:
+        if is_time(field.type) and field.name in places:
+            for row in rows:
+                if (text := row[places[field.name]]) is not None:
+                    times.expect(text, field.type)
+    times.read()
+    columns = []
+    for field in fields:
+        values: list[Any] = [None] * len(rows)
+        for number, row in enumerate(rows if field.name in places else ()):
+            if (text := row[places[field.name]]) is None:
+                continue
+            try:
+                values[number] = _converted(text, field.type, times)
+            except UnfitError as error:
+                reasons[number] = reasons[number] or f"{field.name} = {error}"
+        columns.append(pa.array(values, field.type))
+    return columns, reasons
+
+
+def _converted(text: str, data_type: pa.DataType, times: KnownTimes) -> Any:
+    types: Any = pa.types
+    if types.is_string(data_type):
+        return text
+    if is_time(data_type):
+        return times.value(text, data_type)
+    if types.is_integer(data_type):
+        return whole_of(text, data_type)
+    if types.is_floating(data_type):
+        if (infinite := _INFINITE.get(text)) is not None:
+            return float(infinite)
+        text = text.strip(_BLANKS)
+        if (found := _FLOAT.fullmatch(text)) is not None:
+            if found["hex"]:
+                return float_of(float.fromhex(text.rstrip("fFdD")), data_type)
+            return float_of(text if found["word"] else text.rstrip("fFdD"), data_type)
+    elif types.is_boolean(data_type):
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+    elif types.is_decimal(data_type):
+        return decimal_of(text.replace(",", ""), data_type)
+    elif types.is_binary(data_type):
+        return text.encode()
+    raise UnfitError(f"{text!r} is no {spark_type(data_type)}")
