@@ -303,5 +303,5 @@ def test_of_a_block_of_lines_only_those_of_the_range_are_decoded(
 @example(["\r\r", "1,2"], True)
 def test_lines_of_csv_are_counted_as_they_are_split(lines: list[str], ends: bool) -> None:
     for file_format in (CsvFormat(), CsvFormat(comment="#")):
-        data = file_format.lines("\n".join([*lines, *([""] if ends else [])]).encode())
+        data = file_format._with_line_ends("\n".join([*lines, *([""] if ends else [])]).encode())
         assert file_format.count(data) == len(file_format._split(data))

@@ -49,8 +49,8 @@ class KnownTimes:
             option = "dateFormat" if is_date else "timestampFormat"
             form = "ISO-8601" if pattern is None else f"of the form {option} = {pattern.text}"
             raise UnfitError(
-                f"{text!r} is not {form}, or out of range; say how {'dates' if is_date else 'times'} are written with "
-                f"option {option}"
+                f"{text!r} is not {form}, or out of range; set option {option} to the pattern of such "
+                f"{'dates' if is_date else 'times'}"
             )
         return found
 
@@ -63,7 +63,7 @@ def is_whole(data_type: pa.DataType, number: int) -> bool:
 
 def whole_of(text: str, data_type: pa.DataType) -> int:
     """Return a text as Java's `parseInt` reads it."""
-    if _WHOLE.fullmatch(text) is None or not is_whole(data_type, number := int(text)):
+    if _WHOLE.fullmatch(text) is None or len(text) > _FAR or not is_whole(data_type, number := int(text)):
         raise UnfitError(f"{text!r} is no {spark_type(data_type)}")
     return number
 

@@ -63,6 +63,8 @@ _LITERALS: Final[Mapping[str, object]] = {"true": True, "false": False}
 _BASE64: Final = re.compile(
     r"(?:[\x00-\x20]*[A-Za-z0-9+/]{4})*(?:[\x00-\x20]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\x00-\x20]*"
 )
+_MOST_DIGITS: Final = 20
+"""Of a whole number that may have room in a type."""
 _DAYS: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
@@ -321,7 +323,7 @@ def _of_text(text: str, data_type: pa.DataType, times: KnownTimes, written: Writ
 
 def _of_number(token: Token, data_type: pa.DataType) -> Any:
     text = token.value
-    is_integer = text.lstrip("-").isdigit()
+    is_integer = text.lstrip("-").isdigit() and len(text) <= _MOST_DIGITS
     if pa.types.is_floating(data_type):
         return float_of(_INFINITE.get(text, text), data_type)
     if pa.types.is_decimal(data_type) and text not in _INFINITE:

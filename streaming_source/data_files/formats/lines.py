@@ -135,7 +135,7 @@ class LineFile(OpenFile):
             ended = self._fill(wanted)
             end = len(self._ahead) if ended else self._format.end_of_records(self._ahead[:wanted])
             if end or ended:
-                taken, self._ahead = self._format.lines(self._ahead[:end]), self._ahead[end:]
+                taken, self._ahead = self._format._with_line_ends(self._ahead[:end]), self._ahead[end:]
                 if self.seeks and self._ahead and len(self._ahead) <= len(taken) >> 4:
                     # To read part of a record again takes less than to join it with what follows.
                     self._stream.seek(self._offset + end)
@@ -202,7 +202,7 @@ class LineFormat(FileFormat):
     def decoded(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """Decode a run; see `OpenFile.decoded`."""
 
-    def lines(self, data: bytes) -> bytes:
+    def _with_line_ends(self, data: bytes) -> bytes:
         r"""Return whole records with ``\n`` in place of each ``\r`` that ends a line by itself, as for Spark."""
         if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
             return _RETURN_ALONE.sub(b"\n", data)

@@ -144,8 +144,8 @@ class RecordFormat(LineFormat):
         """Return the records that `_parsed` would read otherwise than Spark, without an error; None for none."""
         return None
 
-    def lines(self, data: bytes) -> bytes:
-        return data if self.multi_line else LineFormat.lines(self, data)
+    def _with_line_ends(self, data: bytes) -> bytes:
+        return data if self.multi_line else LineFormat._with_line_ends(self, data)
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
