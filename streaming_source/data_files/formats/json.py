@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -166,19 +166,22 @@ def _is_parsable(data: bytes, count: int) -> bool:
 
 
 def _lines_of(document: bytes | bytearray) -> bytearray:
-    """Return the records of a document as lines. A document that is no JSON becomes one line, which is malformed."""
+    """Return the objects of an array as lines; any other text as one line, which is malformed if it is no JSON."""
+    lines = bytearray()
     if not document.strip(_BLANKS):
-        return bytearray()
-    return bytearray(b"".join(_elements(document.removeprefix(codecs.BOM_UTF8))))
-
-
-def _elements(text: bytes | bytearray) -> Sequence[bytes]:
-    """Return the objects of an array as lines; any other text as one line. Ends of lines within become blanks."""
+        return lines
+    text = document.removeprefix(codecs.BOM_UTF8)
     try:
         # One at a time: as values all would take some fifteen times the memory.
-        return [_in_one_line(element.encode()) for element in elements_in(text.decode("utf-8"))]
+        for element in elements_in(text.decode("utf-8")):
+            lines += _in_one_line(element.encode())
     except (ValueError, RecursionError):
-        return [_in_one_line(bytes(text).strip(b"\r\n"))]
+        return bytearray(_in_one_line(bytes(text).strip(b"\r\n")))
+    return lines
+
+
+def _elements(line: bytes) -> list[bytes]:
+    return [bytes(element) for element in _lines_of(line).splitlines(keepends=True)]
 
 
 def _in_one_line(record: bytes) -> bytes:
