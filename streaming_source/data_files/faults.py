@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 
 from alignment.exceptions import AlignmentError
-from alignment.shown import without_secrets
+from alignment.shown import printable, without_secrets
 from streaming_source.api import RetryPolicy
 from streaming_source.data_files.file import StoredFile
 from streaming_source.exceptions import (
@@ -110,7 +110,7 @@ def store_fault(error: OSError, what: str = "", options: str = _OPTIONS) -> Sour
 
     `options` are where the user has set the store's endpoint and keys.
     """
-    cause, local = _in_one_line(error), error.errno in (errno.EACCES, errno.EPERM)
+    cause, local = printable(_in_one_line(error)), error.errno in (errno.EACCES, errno.EPERM)
     is_refused, no_bucket = local or _REFUSED_TEXT.search(cause), _NO_BUCKET_TEXT.search(cause)
     cause = cause if len(cause) <= _SHOWN else f"{cause[: _SHOWN // 2]} ... {cause[-_SHOWN // 2 :]}"
     what = f"{what}: " if what else ""

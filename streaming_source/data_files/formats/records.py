@@ -253,7 +253,8 @@ class RecordFormat(LineFormat):
         records = self._split(run.content)
         numbers = np.arange(len(records))
         exact = [] if unlike is None else [numbers[unlike]]
-        rest = [numbers if unlike is None else numbers[~unlike]]
+        like = numbers if unlike is None else numbers[~unlike]
+        rest = [like] if len(like) else []
         parts: list[tuple[npt.NDArray[np.int64], list[pa.Array], BoolArray | None]] = []
         while rest:
             part = rest.pop()
