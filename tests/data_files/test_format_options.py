@@ -276,6 +276,13 @@ def test_a_schema_may_be_given_as_an_option_and_is_that_of_all_columns(tmp_path:
     assert table.column("_corrupt_record").to_pylist() == [None, "broken"]
 
 
+def test_a_map_in_json_whose_keys_are_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text('{"t": "2024-01-01T00:00:00Z", "m": {"1": 1}}\n')
+    options = {"fileFormat": "json", "eventTimeColumn": "t", "dataSchema": "t timestamp, m map<int, int>"}
+    with pytest.raises(SchemaError, match="json cannot be read as"):
+        read_all(tmp_path, **options)
+
+
 def test_a_map_in_json_is_read_by_the_names_of_its_fields(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"t": "2024-01-01T00:00:00Z", "m": {"a": 1, "b": 2}}\n')
     options = {"fileFormat": "json", "eventTimeColumn": "t", "dataSchema": "t timestamp, m map<string, int>"}

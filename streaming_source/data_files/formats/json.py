@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -67,7 +67,11 @@ class JsonFormat(RecordFormat):
         return pa.BufferReader(_lines_of(_document(stream))), False
 
     def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
-        return tuple(field.name for field in self._in_files(schema))
+        fields = self._in_files(schema)
+        for field in fields:
+            if not all(pa.types.is_string(found.key_type) for found in _maps_in(field.type)):
+                raise pa.ArrowNotImplementedError(f"{field.name}: the keys of a map in JSON are text")
+        return tuple(field.name for field in fields)
 
     def count(self, data: bytes) -> int:
         objects = _objects(data)
@@ -100,7 +104,9 @@ class JsonFormat(RecordFormat):
 
     def _unlike_spark(self, data: bytes, count: int, fields: Sequence[pa.Field]) -> BoolArray | None:
         # pyarrow reads no maps.
-        return np.ones(count, np.bool_) if any(_has_map(field.type) for field in fields) else None
+        return (
+            np.ones(count, np.bool_) if any(next(_maps_in(field.type), None) is not None for field in fields) else None
+        )
 
 
 def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -202,10 +208,12 @@ def _raw(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
-def _has_map(data_type: pa.DataType) -> bool:
+def _maps_in(data_type: pa.DataType) -> Iterator[pa.MapType]:
     if pa.types.is_map(data_type):
-        return True
-    return pa.types.is_nested(data_type) and any(_has_map(data_type.field(i).type) for i in range(data_type.num_fields))
+        yield data_type
+    if pa.types.is_nested(data_type):
+        for i in range(data_type.num_fields):
+            yield from _maps_in(data_type.field(i).type)
 
 
 def _typed(
