@@ -253,7 +253,7 @@ def _fields_of(kind: type[Any], row: Sequence[str], mode: _Mode) -> tuple[_Field
         absent = MISSING if wire.needed else absent
         always = absent is MISSING or mode.whole or wire.always
         name = wire.name or attribute
-        found.append(_Field(attribute, name, absent, always, wire.flat, write, read))
+        found.append(_Field(attribute, name, absent, always, flat=wire.flat, write=write, read=read))
     return tuple(found)
 
 
