@@ -19,6 +19,7 @@ from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, load_strea
 from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
 from streaming_source.spark.registration import (
+    check_clock,
     check_session,
     described,
     has_no_data_batches,
@@ -233,6 +234,7 @@ class ExactStreamReader:
             options = {name: value for name, value in options.items() if name.lower() != "path"} | {"path": text}
         # Created here already, so that the user's own call raises errors in options.
         source = AlignedDataSource.of_format(self._format, options)
+        check_clock(self._spark, source.source)
         by_source = source.source.emits_watermark
         read_rules(source.strategy, source.options, bounded=source.is_bounded, by_source=by_source)
         if source.needs_gateway and "gatewayhost" not in given:
@@ -305,6 +307,7 @@ def from_source(
     source, watermark_strategy = in_zone(source, watermark_strategy, zone)
     if is_case_sensitive(spark):
         source = _in_case(source)
+    check_clock(spark, source)
     # Checked here so that the user's own call raises; Spark's planner checks it again.
     values["noDataMicroBatches"] &= has_no_data_batches(spark)
     made = AlignedDataSource(source, watermark_strategy, frame_options(values, zone=zone))

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 
-from alignment.arrow_times import UTC
+from alignment.arrow_times import UTC, time_zone
 from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, pickled
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REFUSED_IN_PIPELINES",
+    "check_clock",
     "check_session",
     "described",
     "has_no_data_batches",
@@ -169,3 +170,22 @@ def session_zone(spark: SparkSession) -> str:
     """Return the session's zone, that of zoneless times: as set, else the JVM's; of the server under Spark Connect."""
     # Without a default value: with one, Spark returns it for an unset zone instead of the zone in effect.
     return spark.conf.get("spark.sql.session.timeZone") or UTC
+
+
+def check_clock(spark: SparkSession, source: Source[Any, Any]) -> None:
+    """Raise an `OptionError` if Spark's clock is in another zone than that by which this machine reads times in ORC.
+
+    Under Spark Connect this is another machine than the one that reads, and nothing is checked.
+    """
+    jvm = spark._jvm if hasattr(spark, "_jsparkSession") else None
+    if jvm is None or getattr(getattr(source, "format", None), "name", "") != "orc":
+        return
+    # Imported here: few sources have a clock.
+    from streaming_source.data_files.formats.orc import machine_zone
+
+    of_spark, of_machine = time_zone(jvm.java.time.ZoneId.systemDefault().getId()), machine_zone()
+    if of_spark != of_machine:
+        raise OptionError(
+            f"fileFormat = orc: times in ORC are read by the clock of the machine, which is in {of_machine}, and that "
+            f"of Spark's JVM in {of_spark}: start Spark with TZ={of_spark} in its environment, or write Parquet"
+        )
