@@ -171,7 +171,7 @@ def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
         "t": stamps(0, 1),
         "k": pa.array([1, 2], pa.int32()),
         "wide": ["x", "y"],
-        "odd": pa.array([1, 2], pa.uint16()),
+        "odd": pa.array([1.0, 2.0], pa.float16()),
     }
     put(tmp_path / "a" / "f.parquet", table)
     wanted = StructType().add("k", LongType()).add("event_time", TimestampType()).add("_split", StringType())
@@ -188,7 +188,7 @@ def test_a_schema_of_the_users_own_is_a_projection(tmp_path: Path) -> None:
         )
     # Of a type that Spark has not, the message names the way out.
     with pytest.raises(
-        SchemaError, match=r"column 'odd' has type uint16, which Spark does not have: .* Give readStream a schema"
+        SchemaError, match=r"column 'odd' has type halffloat, which Spark does not have: .* Give readStream a schema"
     ):
         data_source(tmp_path, eventTimeColumn="t").schema()
 

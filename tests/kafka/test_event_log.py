@@ -32,7 +32,8 @@ def test_the_log_of_a_query_over_a_topic_replays_to_its_micro_batches(
     # What brokers say of their indexes is enough to play it with other settings, too.
     workload = RecordedWorkload.of_log(tmp_path / "log")
     recorded, other = workload.compare(max_drift=["none"], max_rows=[200]).outcomes
-    read = History.of_progress(run.progress).sources()["rows"].to_pylist()
+    # Without the micro-batch that says that the run has ended.
+    read = [rows for rows in History.of_progress(run.progress).sources()["rows"].to_pylist() if rows]
     assert recorded.trace.rows.tolist()[: len(read)] == read
     assert other.trace.rows.sum() == len(run.rows)
     assert other.trace.rows.max() == 200

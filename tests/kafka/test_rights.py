@@ -142,7 +142,8 @@ def test_a_pattern_that_matches_no_topic_the_user_may_describe_is_in_the_log(
 ) -> None:
     written(topic)
     with reading(topic, **options(topic, "pattern")) as begun:
-        assert begun.next() is None
+        # The first start is kept in an offset, also when it finds nothing.
+        assert (table := begun.next()) is None or not len(table)
     assert "is not listed unless the user of this query has the right Describe on it" in caplog.text
     give(topic, "READ")
     assert told(topic, "pattern") == ""

@@ -92,7 +92,7 @@ def of_sparks_checkpoint(folder: Path) -> Iterator[Target]:
 
     def read() -> None:
         found = Checkpoint.open(str(checkpoint))
-        file_log(found.log, found.source_names[0], 1)
+        file_log(found.log, found.source_folders[0], 1)
 
     for name, share in (("offsets/1", 0.06), ("commits/1", 0.02), ("sources/0/1", 0.06), ("metadata", 0.02)):
         yield Target(checkpoint / name, read, share)

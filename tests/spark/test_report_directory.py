@@ -102,6 +102,8 @@ def test_a_report_that_cannot_be_read_is_tried_again_after_a_second(
     planner = ReportDirectory(journal(tmp_path), clock)
     planner.expect()
     assert ReportFiles(journal(tmp_path), planner.run_id, 7, 0, 100).send_reports([FIRST])
+    # Its user alone may read a report, and the user without rights is another one.
+    (tmp_path / f"{planner.run_id}-7-0-100-0.json").chmod(0o644)
     unreadable = tmp_path / f"{planner.run_id}-7-1-101-0.json"
     unreadable.write_text("")
     with without_rights(unreadable), caplog.at_level(logging.WARNING):
