@@ -258,7 +258,9 @@ class RecordFormat(LineFormat):
         parts: list[tuple[npt.NDArray[np.int64], list[pa.Array], BoolArray | None]] = []
         while rest:
             part = rest.pop()
-            read = self._attempt(b"".join(records[number] for number in part.tolist()), len(part), names, fields)
+            data = b"".join(records[number] for number in part.tolist())
+            is_like = self._unlike_spark(data, len(part), fields) is None
+            read = self._attempt(data, len(part), names, fields) if is_like else None
             if read is not None:
                 parts.append((part, *read))
             elif len(part) <= _FEW:
