@@ -72,7 +72,9 @@ def unlike_records(
 ) -> BoolArray | None:
     """Return the same of records that may span lines."""
     plain = _plain_pattern(quoting, has_numbers, has_empty_texts)
-    unlike = np.array([plain.fullmatch(record) is None for record in records], np.bool_)
+    unlike = np.array(
+        [plain.fullmatch(record) is None or (has_numbers and b"0x" in record.lower()) for record in records], np.bool_
+    )
     return unlike if unlike.any() else None
 
 
