@@ -89,14 +89,21 @@ def test_a_query_that_was_stopped_has_not_failed_though_its_planner_was_killed_t
     assert end.error is None
 
 
-def test_an_available_now_run_that_was_killed_has_not_ended(tmp_path: Path) -> None:
+def noted_run(tmp_path: Path, *, to_its_end: bool) -> tuple[WatermarkReport, QueryEnd | None]:
+    """The last report of a run (AvailableNow) whose planner is gone, and how it ended by its note."""
     folder = tmp_path / "streaming-source-0"
     folder.mkdir(mode=0o700)
     writer = Writer(None, folder=folder)
     report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(2), at(2), is_draining=True))
     writer.report(report, report.to_json())
+    if to_its_end:
+        writer.end_run()
     writer.close()
-    end = end_by_notes(notes_of(writer.name))
+    return report, end_by_notes(notes_of(writer.name))
+
+
+def test_an_available_now_run_that_was_killed_has_not_ended(tmp_path: Path) -> None:
+    report, end = noted_run(tmp_path, to_its_end=False)
     assert end is not None
     left = SplitExplanation("a", SplitStatus.ACTIVE, at(0), at(0), 3, 7_929, WaitsFor.NOTHING)
     killed = replace(report.explanation, splits=(left,), end=end)
@@ -109,14 +116,7 @@ def test_an_available_now_run_that_was_killed_has_not_ended(tmp_path: Path) -> N
 
 
 def test_an_available_now_run_that_came_to_its_end_has_ended(tmp_path: Path) -> None:
-    folder = tmp_path / "streaming-source-0"
-    folder.mkdir(mode=0o700)
-    writer = Writer(None, folder=folder)
-    report = WatermarkReport("aligned_files", 1, Explanation(at(1), at(2), at(2), is_draining=True))
-    writer.report(report, report.to_json())
-    writer.end_run()
-    writer.close()
-    end = end_by_notes(notes_of(writer.name))
+    report, end = noted_run(tmp_path, to_its_end=True)
     left = SplitExplanation("a", SplitStatus.ACTIVE, at(0), at(0), 3, 7, WaitsFor.DRIFT)
     ended = replace(report.explanation, splits=(left,), end=end, bounds=Bounds(3_600_000_000))
     assert cause_of(ended) is Cause.UNREAD
