@@ -34,6 +34,7 @@ from typing import (
 )
 
 from alignment.exceptions import AlignmentError
+from alignment.shown import shown
 
 __all__ = ["Codec", "Form", "NotAsDeclaredError", "Wire", "reader_of"]
 
@@ -53,8 +54,8 @@ class NotAsDeclaredError(AlignmentError, ValueError):
         self.where, self.rule, self.value = where, rule, value
 
     def __str__(self) -> str:
-        shown = repr(self.value)
-        return f"{self.where} = {shown if len(shown) <= _SHOWN else f'{shown[:_SHOWN]}...'}: {self.rule}"
+        value = repr(self.value)
+        return shown(f"{self.where} = {value if len(value) <= _SHOWN else f'{value[:_SHOWN]}...'}: {self.rule}")
 
     def within(self, where: str) -> NotAsDeclaredError:
         """The same, of a field in another."""

@@ -627,22 +627,19 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if text := silent_in_run(self.runtime.engine.explain(self._now_us())):
             _log.warning("%s", text)
 
-    def _warn_of_came_back(self, before: SplitTable, late: Int64Array) -> None:
-        """Warn once of each split whose first late records came when it was idle."""
-        was_idle = (late > 0) & (before.statuses == SplitStatus.IDLE)
-        came_back = [before.split_ids[slot] for slot in np.flatnonzero(was_idle)]
-        if new := [split_id for split_id in came_back if split_id not in self._outlying.came_back]:
-            idle_us = self._rules.strategy.idle_timeout_us
-            passed = "two runs in a row" if self._rules.counts_runs and self.is_draining else "idleTimeout"
-            given = "" if idle_us is None or passed[0] == "t" else f", {format_duration(idle_us)}"
-            _log.warning(
-                "%s had been idle: nothing came for %s%s, and the watermark went on without %s. To wait for what comes "
-                "so late, give a longer idleTimeout, or idleTimeout=none",
-                named(new),
-                passed,
-                given,
-                "them" if new[1:] else "it",
-            )
+    def _warn_of_came_back(self, split_ids: Sequence[str]) -> None:
+        """Warn of splits whose first late records came when they were idle."""
+        idle_us = self._rules.strategy.idle_timeout_us
+        passed = "idleTimeout" if idle_us is None else f"idleTimeout, {format_duration(idle_us)}"
+        if self._rules.counts_runs and self.is_draining:
+            passed = "two runs in a row"
+        _log.warning(
+            "%s had been idle: nothing came for %s, and the watermark went on without %s. To wait for what comes so "
+            "late, give a longer idleTimeout, or idleTimeout=none",
+            named(split_ids),
+            passed,
+            "them" if split_ids[1:] else "it",
+        )
 
     def _warn_of_disorder(self, plan: MicroBatchPlan, bound_us: int) -> None:
         """Without the exact watermark, warn of records that are there before Spark drops them as they are read.
@@ -671,7 +668,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
             _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
             runtime.event_times.count_late({ids[slot]: int(late[slot]) for slot in np.flatnonzero(late)})
-            self._warn_of_came_back(engine.table, late)
+            if came_back := self._outlying.note_came_back(engine.table, late):
+                self._warn_of_came_back(came_back)
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
         self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)

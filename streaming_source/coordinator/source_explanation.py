@@ -57,6 +57,13 @@ class OutlyingTimes:
         self.stray: dict[str, FarRecord] = {}
         self.latest_us = NO_TIMESTAMP
 
+    def note_came_back(self, before: SplitTable, late: Int64Array) -> list[str]:
+        """Return the splits whose first late records (`int64[n]`) come now, and which were idle before. O(n)."""
+        slots = np.flatnonzero((late > 0) & (before.statuses == SplitStatus.IDLE))
+        new = [split_id for slot in slots if (split_id := before.split_ids[slot]) not in self.came_back]
+        self.came_back.update(new)
+        return new
+
     def note(
         self,
         before: SplitTable,
@@ -70,8 +77,6 @@ class OutlyingTimes:
 
         The index still has the records that are planned.
         """
-        was_idle = (plan.late > 0) & (before.statuses == SplitStatus.IDLE)
-        self.came_back.update([before.split_ids[slot] for slot in np.flatnonzero(was_idle)])
         if not event_times.knows_each:
             return
         limit_us = now_us + FUTURE_US
