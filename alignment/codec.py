@@ -7,7 +7,7 @@ None; `Annotated[int, Wire("lateBy", least=0)]` says more. `Codec.read` checks a
 declared is a `NotAsDeclaredError`, of the field, the rule and the value.
 
 This is written here, and not left to a library, since a planner is a process of its own for each query: to import
-msgspec takes it 19 ms of its processor, cattrs and attrs 44 ms, and this 1 ms.
+msgspec takes 15 ms of its processor, cattrs with attrs 56 ms, and this 7 ms, beside numpy and pyarrow.
 """
 
 from __future__ import annotations
