@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["__getattr__"]
-
 
 def __getattr__(name: str) -> Any:
     import pyarrow.compute

@@ -23,23 +23,6 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc, parse_iso8601, to_numpy
 from alignment.watermarks import BoolArray, Int64Array
 
-__all__ = [
-    "EPOCH_UNITS",
-    "UTC",
-    "check_time_type",
-    "cut_nanoseconds",
-    "format_timestamp",
-    "in_utc",
-    "integers_to_microseconds",
-    "is_in_order",
-    "is_order_preserving",
-    "may_lack_zone",
-    "parse_iso8601",
-    "scalar_to_microseconds",
-    "time_zone",
-    "to_microseconds",
-]
-
 EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
 
 _INT64_MIN = -(2**63)

@@ -31,20 +31,6 @@ from typing import Final, NamedTuple, Protocol
 
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add
 
-__all__ = [
-    "ClaimRule",
-    "Claims",
-    "NoClaim",
-    "OperatorKind",
-    "SinkCommit",
-    "StrangeCommit",
-    "WriterOperator",
-    "WriterProgress",
-    "WriterShape",
-    "WrittenCommit",
-    "claim_rule",
-]
-
 _VOUCH: Final = "if rows come behind the watermark by a time that you know, name the column and that time (claimDelay)"
 
 

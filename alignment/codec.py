@@ -36,8 +36,6 @@ from typing import (
 from alignment.exceptions import AlignmentError
 from alignment.shown import shown
 
-__all__ = ["Codec", "Form", "NotAsDeclaredError", "Wire", "reader_of"]
-
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["column_at", "event_time_names", "exact_path", "fields_on_path", "top_level_column"]
-
 
 def column_at(batch: pa.RecordBatch, dotted: str) -> pa.Array:
     """Return the column at a dotted path; null where a struct on the way is null.

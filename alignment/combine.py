@@ -20,8 +20,6 @@ import numpy.typing as npt
 from alignment.exceptions import DuplicateSplitError, UnknownSplitError
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
-__all__ = ["CombinedWatermark", "SplitStatus", "SplitWatermarks", "combine_watermarks"]
-
 
 class SplitStatus(IntEnum):
     """What a split does at the moment; fits an int8 array."""

@@ -26,9 +26,6 @@ import numpy.typing as npt
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 
-__all__ = ["PACES", "Arrivals", "DelayCount", "DisorderHistogram", "KeptState", "SplitDisorder", "paces_of"]
-
-
 PACES: Final = 100
 """Micro-batches in which all is read at one pace."""
 

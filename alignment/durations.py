@@ -13,8 +13,6 @@ from fractions import Fraction
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["format_duration", "parse_duration_us"]
-
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 _MICROSECOND = timedelta(microseconds=1)

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from alignment.plan.by_reports import ReactivePlanner
     from alignment.split_generators import SplitGenerators
 
-__all__ = ["Engine"]
-
 
 class Engine:
     """One source: its splits in work, their unread records, and the announced watermark.

@@ -15,8 +15,6 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["ALL_TIMES", "EventTimeRange", "Overlap"]
-
 Overlap: TypeAlias = Literal["drop", "keep", "fail"]
 """What becomes of records outside of a range: they are left out, handed on, or an error."""
 

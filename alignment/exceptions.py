@@ -13,16 +13,6 @@ from typing import Final
 
 from alignment.shown import shown
 
-__all__ = [
-    "AlignmentError",
-    "DuplicateSplitError",
-    "InvalidArgumentError",
-    "InvalidTimestampError",
-    "UnknownMemberError",
-    "UnknownSplitError",
-]
-
-
 WIDTH: Final = 110
 """Characters of a line of a message: with a traceback's indentation, or the name of its class, it fits a screen."""
 

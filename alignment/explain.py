@@ -14,22 +14,6 @@ from alignment.sentence import day_or_moment, named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
-__all__ = [
-    "FUTURE_US",
-    "Bounds",
-    "Cause",
-    "Explanation",
-    "FarRecord",
-    "GroupMember",
-    "LastBatch",
-    "QueryEnd",
-    "SplitExplanation",
-    "WaitsFor",
-    "explain_splits",
-    "silent_in_run",
-]
-
-
 _STATUSES: Final = tuple(SplitStatus)
 _COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 FUTURE_US = 15 * 60 * 1_000_000

@@ -12,30 +12,6 @@ from alignment.combine import SplitStatus
 from alignment.groups import Lookahead, SourceReport
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = [
-    "CallEnded",
-    "CallStarted",
-    "Drained",
-    "Event",
-    "Instruction",
-    "Joined",
-    "Left",
-    "Member",
-    "Pause",
-    "PlanEnded",
-    "PlanStarted",
-    "Progress",
-    "Read",
-    "Remove",
-    "Resumed",
-    "Seen",
-    "TimePassed",
-    "Unreachable",
-    "WaitedInVain",
-    "Warn",
-    "Write",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:

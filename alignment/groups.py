@@ -25,18 +25,6 @@ from alignment.combine import SplitStatus, combine_watermarks
 from alignment.exceptions import InvalidArgumentError, UnknownMemberError
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 
-__all__ = [
-    "AlignmentGroup",
-    "Lookahead",
-    "SourceReport",
-    "TriggerPart",
-    "awaits_first_plans",
-    "followed_watermark",
-    "is_waited_for",
-    "next_rank",
-    "source_limit",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:

@@ -12,8 +12,6 @@ from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
 from alignment.watermarks import LONG_AGO_US, BoolArray, Int64Array
 
-__all__ = ["IdleClock"]
-
 
 class IdleClock:
     """Measures idleness in processing time, but only up to the last probe: what was not probed for may be there.

@@ -53,8 +53,6 @@ from alignment.groups import (
 )
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["STEPS", "Membership"]
-
 STEPS: Final = 3
 """Triggers in which a source keeps step with another one before the log says that they seem to be of one query."""
 

@@ -30,18 +30,6 @@ from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import SplitGenerators, WatermarkEmitted
 from alignment.watermarks import Int64Array, WatermarkOutput
 
-__all__ = [
-    "EngineStarted",
-    "Loaded",
-    "Located",
-    "Recorder",
-    "ReplayedPlan",
-    "engines",
-    "log_files",
-    "replay",
-    "replayed_engine",
-]
-
 _GIVE: Final = "give the file of one run of a query, which its option eventLog writes"
 
 

@@ -10,8 +10,6 @@ import numpy as np
 from alignment.shown import printable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 
-__all__ = ["aligned", "counted", "day_or_moment", "duration_text", "moment", "named", "watermark_text"]
-
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
 _WORDS: Final = ("year", "day", "record", "split", "position")

@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["SECRET_NAMES", "has_secret", "log_of", "printable", "scrubbed", "shown", "without_secrets"]
-
 SECRET_NAMES: Final = re.compile(
     r"passw|passphrase|secret|token(?!provider|_uri)|credential|jaas|signature|(?:^|[._-])sig$|private.?key"
     r"|(?:access|account|api|shared|session|master|customer|service).?key|\.pem$|ssl.key$|ssl\.key\.location$"

@@ -28,18 +28,6 @@ from alignment.watermarks import (
     WatermarkOutput,
 )
 
-__all__ = [
-    "GeneratorState",
-    "LatestWatermark",
-    "RecordLoader",
-    "RunningGenerator",
-    "SourceWatermarks",
-    "SplitGenerators",
-    "UserGenerators",
-    "WatermarkEmitted",
-]
-
-
 RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatch | None, Int64Array]]]
 """`(split_id, start, stop) -> blocks` of the records of `[start, stop)`: the columns wanted, and the event times."""
 

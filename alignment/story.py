@@ -20,8 +20,6 @@ from alignment.sentence import counted, moment
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = ["EventLog", "StoryEvent", "story_of"]
-
 _CELLS: Final = 200_000
 """Entries of splits and blocks that a log has at most: some MB."""
 

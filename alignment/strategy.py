@@ -16,8 +16,6 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner, as_timestamp_assigner
 from alignment.watermarks import WatermarkGenerator
 
-__all__ = ["AlignmentParameters", "WatermarkStrategy"]
-
 
 @dataclass(frozen=True, slots=True)
 class AlignmentParameters:

@@ -13,8 +13,6 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.watermarks import BoolArray, Int64Array
 
-__all__ = ["UTC", "in_utc", "offset_seconds", "parse_dates", "parse_iso8601", "parse_times", "to_numpy"]
-
 UTC: Final = "UTC"
 """A zone by its name, as in all functions."""
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from alignment.arrow_times import (
     EPOCH_UNITS,
-    UTC,
     check_time_type,
     is_order_preserving,
     scalar_to_microseconds,
@@ -28,17 +27,8 @@ from alignment.arrow_times import (
 )
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidArgumentError
+from alignment.time_texts import UTC
 from alignment.watermarks import BoolArray, Int64Array
-
-__all__ = [
-    "NO_TIMESTAMP",
-    "CallableTimestampAssigner",
-    "EventTimes",
-    "FieldTimestampAssigner",
-    "RecordTimestampAssigner",
-    "TimestampAssigner",
-    "as_timestamp_assigner",
-]
 
 NO_TIMESTAMP: Final = -(2**63)
 """The event time of a record that has none, and the earliest or latest of records of which none has one.

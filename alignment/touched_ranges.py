@@ -12,8 +12,6 @@ import numpy as np
 
 from alignment.watermarks import Int64Array
 
-__all__ = ["Ranges", "covering", "covering_sessions"]
-
 Ranges: TypeAlias = list[tuple[int, int]]
 
 

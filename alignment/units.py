@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 from alignment.arrow_times import EPOCH_UNITS, format_timestamp
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 
-__all__ = ["LikelyUnit", "likely_unit", "unit_warning"]
-
 _STEPS_A_SECOND: Final = {unit: 1000**power for power, unit in enumerate(EPOCH_UNITS)}
 _FROM_S: Final = 315_532_800
 """1980-01-01."""

@@ -19,20 +19,6 @@ from alignment.exceptions import InvalidArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FAR_US",
-    "LONG_AGO_US",
-    "MAX_WATERMARK",
-    "MIN_WATERMARK",
-    "BoolArray",
-    "Claim",
-    "Int64Array",
-    "WatermarkGenerator",
-    "WatermarkOutput",
-    "bounded_watermark",
-    "saturating_add",
-]
-
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 """Watermarks, event times or positions of many splits or records."""
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

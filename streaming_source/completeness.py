@@ -26,8 +26,6 @@ from streaming_source.monitoring.explained import explain_checkpoint
 if TYPE_CHECKING:
     from streaming_source.connectors.tables.source import TableSource
 
-__all__ = ["Completeness", "WatchedTable", "WriterCompleteness", "complete_until"]
-
 _END: Final = "9999-12-31T23:59:59.999999Z"
 """What stands for the end of time in JSON: all rows have come."""
 

@@ -18,8 +18,6 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["Location", "as_id", "as_json", "as_place", "is_relative", "is_stored_below", "path_below"]
-
 _STORES: Final = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 """Schemes of stores that data may name: nothing but an option says how they are opened."""
 _AZURE: Final = ("abfs", "abfss")

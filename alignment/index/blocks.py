@@ -18,20 +18,6 @@ from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, Unkn
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = [
-    "LOADED",
-    "PERHAPS_LOOSE",
-    "TO_A_BOUND",
-    "TO_ITS_LATEST",
-    "BlockTable",
-    "first_above",
-    "first_not_before",
-    "near",
-    "ranges",
-    "running",
-    "sample",
-]
-
 
 class _Blocks(NamedTuple):
     """Columns with one entry a block; the blocks of a split stand together, splits in order of their ids.

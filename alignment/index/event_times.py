@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from alignment.index.opaque import OpaqueBlocks
     from alignment.index.outside import OutsideBlock, OutsideRecords
 
-__all__ = ["EventTimeIndex"]
-
-
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
 """How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""

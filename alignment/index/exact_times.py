@@ -13,9 +13,6 @@ from alignment.index.blocks import BlockTable, ranges
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["CACHED_TIMES", "EventTimeLoader", "ExactTimes", "FirstLater"]
-
-
 EventTimeLoader: TypeAlias = Callable[[str, int, int], Int64Array]
 """`(split_id, start, stop) -> int64[stop - start]`: event times of one block; `NO_TIMESTAMP` where there is none."""
 

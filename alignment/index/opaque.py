@@ -26,8 +26,6 @@ from alignment.index.exact_times import FirstLater
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 
-__all__ = ["OpaqueBlocks"]
-
 
 class _Answer(NamedTuple):
     """The result of a query about the records of a block from `start` on.

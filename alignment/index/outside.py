@@ -11,8 +11,6 @@ from alignment.index.blocks import BlockTable
 from alignment.index.exact_times import EventTimeLoader, ExactTimes
 from alignment.watermarks import Int64Array
 
-__all__ = ["OutsideBlock", "OutsideRecords"]
-
 
 class OutsideBlock(NamedTuple):
     """The records of the positions `[start, stop)` of a split, all outside: their event times lie within two bounds."""

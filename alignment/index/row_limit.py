@@ -11,8 +11,6 @@ from alignment.index.exact_times import ExactTimes
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 
-__all__ = ["RowLimit"]
-
 
 class RowLimit:
     """Searches the blocks of a table, none of them opaque, and the exact times of those among which a limit decides."""

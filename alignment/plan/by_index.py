@@ -38,9 +38,6 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64A
 if TYPE_CHECKING:
     from alignment.groups import Lookahead
 
-__all__ = ["WatermarkAdvance", "look_ahead", "plan_micro_batch", "read_to_their_ends"]
-
-
 WatermarkAdvance: TypeAlias = Callable[[str, int, int], int]
 """`(split_id, start, stop) -> watermark` after the records of `[start, stop)`, which are admitted: the slow door."""
 

@@ -33,8 +33,6 @@ from alignment.plan import (
 from alignment.plan.observed import ObservedSplits
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark, saturating_add
 
-__all__ = ["ReactivePlanner", "share_by_time"]
-
 Slots: TypeAlias = npt.NDArray[np.intp]
 
 _HALVINGS: Final = 80

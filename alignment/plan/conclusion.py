@@ -13,8 +13,6 @@ from alignment.plan.rules import PlanConditions, PlanningRules, total
 from alignment.plan.table import SplitTable
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
-__all__ = ["LimitedBy", "MicroBatchPlan", "Reading", "below", "conclude"]
-
 
 class LimitedBy(StrEnum):
     """Which rule decided `T`: the answer to "why was no more read?"."""

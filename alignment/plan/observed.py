@@ -20,8 +20,6 @@ from alignment.plan.table import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 
-__all__ = ["ObservedSplits"]
-
 Slots: TypeAlias = npt.NDArray[np.intp]
 
 _MAX_HOLES: Final = 16

@@ -15,8 +15,6 @@ from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
 
-__all__ = ["PlanConditions", "PlanningRules", "bounding_splits", "share_evenly", "total"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlanningRules:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from alignment.combine import SplitStatus
 from alignment.watermarks import MIN_WATERMARK, Int64Array
 
-__all__ = ["SplitTable", "WatermarkTable"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkTable:

@@ -14,8 +14,6 @@ from alignment.sentence import duration_text, watermark_text
 from alignment.simulation.trace import SourceTrace
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = ["Comparison", "Outcome", "Settings", "combinations"]
-
 Span: TypeAlias = timedelta | str | None
 
 _OPTIONS: Final = {

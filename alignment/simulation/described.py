@@ -31,9 +31,6 @@ from alignment.simulation.trace import SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, BoolArray, Int64Array, bounded_watermark
 
-__all__ = ["Records", "SimulatedSource"]
-
-
 _LATEST_JOIN_US: Final = 5_000_000
 """Splits are found at the latest so long after the records of the others have arrived."""
 

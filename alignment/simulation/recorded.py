@@ -39,9 +39,6 @@ from alignment.split_generators import WatermarkEmitted
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
-__all__ = ["RecordedWorkload"]
-
-
 _NO_EVENTS: Final = (EngineStarted, LookedAhead, MicroBatchPlan, PlanCommitted, Loaded, Located, WatermarkEmitted)
 
 

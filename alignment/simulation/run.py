@@ -18,9 +18,6 @@ from alignment.simulation.scenario import Scenario
 from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
 from alignment.watermarks import MAX_WATERMARK
 
-__all__ = ["SimulationResult", "simulate"]
-
-
 _EPOCH_US: Final = 1_700_000_000_000_000
 
 

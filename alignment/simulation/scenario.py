@@ -8,9 +8,6 @@ from typing import Final
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["Faults", "Planning", "Scenario", "SourceScenario"]
-
-
 _LONGEST_US: Final = 100_000 * 366 * 24 * 3_600_000_000
 
 

@@ -19,8 +19,6 @@ from dataclasses import dataclass, fields
 
 from alignment.exceptions import InvalidArgumentError
 
-__all__ = ["Capacity", "Load", "capacity"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:

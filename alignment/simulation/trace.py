@@ -13,8 +13,6 @@ from alignment.events import RangeReport
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.watermarks import MIN_WATERMARK, Int64Array
 
-__all__ = ["SimulatedStep", "SourceTrace", "TraceColumns"]
-
 _COLUMNS: Final = ("now_us", "watermark", "drift_us", "paused", "rows", "held_rows", "late")
 
 

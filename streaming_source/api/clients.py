@@ -11,8 +11,6 @@ from typing import Any, Final, TypeVar
 
 from alignment.shown import log_of
 
-__all__ = ["KEPT_CLIENTS", "KeptClients", "RetryPolicy"]
-
 _log = log_of(__name__)
 
 ClientT = TypeVar("ClientT")

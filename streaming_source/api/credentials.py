@@ -15,8 +15,6 @@ from uuid import uuid4
 from alignment.shown import log_of
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["Credentials", "MakeCredentials", "imported_function"]
-
 _log = log_of(__name__)
 
 MakeCredentials: TypeAlias = Callable[[], Any]

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["schema_of_ddl"]
-
 _TYPES: Final = {
     "string": pa.string(),
     "binary": pa.binary(),

@@ -22,8 +22,6 @@ from streaming_source.api.source import Boundedness, Source
 from streaming_source.api.split import RecordSplit, SourceSplit, SplitT
 from streaming_source.exceptions import OffsetError, SourceError
 
-__all__ = ["DiscoveredSplits", "DiscoveredSplitsSerializer", "DiscoveringSource", "DiscoveringSplitEnumerator"]
-
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredSplits(Generic[SplitT]):

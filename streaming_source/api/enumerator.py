@@ -12,8 +12,6 @@ from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SourceSplit, SplitT
 from streaming_source.exceptions import UnsupportedOperationError
 
-__all__ = ["SplitEnumerator", "SplitRange"]
-
 CheckpointT = TypeVar("CheckpointT")
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from alignment.timestamps import TimestampAssigner
 
-__all__ = ["ReaderInfo", "SplitEnumeratorContext", "SplitsAssignment"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

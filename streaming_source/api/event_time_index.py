@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["SupportsEventTimeIndex"]
-
 
 class SupportsEventTimeIndex(ABC, Generic[SplitT]):
     """A mixin for a `SplitEnumerator`, named before it, that knows its records' event times without reading them.

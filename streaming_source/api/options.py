@@ -23,26 +23,6 @@ from alignment.durations import parse_duration_us
 from alignment.exceptions import InvalidArgumentError
 from streaming_source.exceptions import OptionError
 
-__all__ = [
-    "Option",
-    "OptionSet",
-    "any_text",
-    "arguments",
-    "boolean",
-    "check_plain_types",
-    "choice",
-    "credentials_option",
-    "duration",
-    "duration_field",
-    "durations_as_timedelta",
-    "integer",
-    "option",
-    "option_field",
-    "option_names",
-    "optional_duration",
-    "text",
-]
-
 Parser = Callable[[str, str], Any]
 """`(option name, value) -> parsed value`; raises `OptionError`."""
 

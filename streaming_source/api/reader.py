@@ -22,19 +22,6 @@ if TYPE_CHECKING:
 
     from streaming_source.api.enumerator import SplitEnumerator
 
-__all__ = [
-    "BlockEmitter",
-    "InputStatus",
-    "ReaderMetrics",
-    "ReaderOutput",
-    "RecordEmitter",
-    "RecordEvaluator",
-    "SourceOutput",
-    "SourceReader",
-    "SourceReaderContext",
-    "SplitState",
-]
-
 _log = log_of(__name__)
 
 ElementT = TypeVar("ElementT")

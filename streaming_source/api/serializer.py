@@ -12,17 +12,6 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 from alignment.codec import Codec, NotAsDeclaredError, reader_of
 from streaming_source.exceptions import MalformedDataError, OffsetError
 
-__all__ = [
-    "CodecSerializer",
-    "DataclassEventSerializer",
-    "JsonSerializer",
-    "SimpleVersionedSerializer",
-    "SourceEvent",
-    "bytes_to_json",
-    "check_version",
-    "json_to_bytes",
-]
-
 T = TypeVar("T")
 
 

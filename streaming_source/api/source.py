@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from streaming_source.api.serializer import SimpleVersionedSerializer, SourceEvent
     from streaming_source.api.split import SplitReader
 
-__all__ = ["Boundedness", "Fetching", "Source"]
-
 CheckpointT = TypeVar("CheckpointT")
 
 

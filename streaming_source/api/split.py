@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = [
-    "CaughtUp",
-    "RecordBlock",
-    "RecordSplit",
-    "RecordsBySplits",
-    "RecordsWithSplitIds",
-    "SourceSplit",
-    "SplitReader",
-    "SplitsAddition",
-    "SplitsChange",
-    "SplitsRemoval",
-]
-
 
 class SourceSplit(ABC):
     """A part of a source that is read in order: a Kafka partition, a directory, a table.

@@ -10,8 +10,6 @@ from typing import Any, Final
 from alignment.shown import printable
 from streaming_source.auditing.result import Counts
 
-__all__ = ["Fix", "fixes"]
-
 _TO_READ_ONLY: Final = ("timePattern", "sourceArchiveDir", "startingVersion", "kafka.isolation.level")
 """Options of an audit that the formats do not have."""
 

@@ -16,8 +16,6 @@ from streaming_source.auditing.rule import RowTimes, Rule, SessionWindows, Undec
 from streaming_source.auditing.sources.base import LostRows, SplitRead, TimeBlock
 from streaming_source.exceptions import DataLossError, FileGoneError
 
-__all__ = ["Tally", "count_reads", "settled_sessions"]
-
 _PURGED: Final = Undecided("Spark has removed the offsets of its micro-batch")
 _WIDEST: Final = 1 << 20
 """The widest span of time in which a pause between sessions is looked for, in gaps."""

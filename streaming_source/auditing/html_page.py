@@ -14,8 +14,6 @@ from streaming_source.auditing.result import Counts
 from streaming_source.auditing.text import split_table, summary
 from streaming_source.monitoring.html_page import page_of
 
-__all__ = ["html_page"]
-
 _DRAWN: Final = 24
 """How many splits are drawn, or directories if there are several."""
 _BATCHES: Final = 2_000

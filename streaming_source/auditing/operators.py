@@ -10,8 +10,6 @@ from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.operators import AGGREGATE, BY_ROW, SESSIONS, Operator
 from streaming_source.exceptions import OptionError
 
-__all__ = ["first_operator", "rule_of"]
-
 _NO_STATE: Final = (
     "the query has a watermark, and its checkpoint has no state; either it has no stateful operator, and dropped "
     "none, or the folder state was lost: restore it from a copy of the checkpoint"

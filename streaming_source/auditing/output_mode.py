@@ -14,8 +14,6 @@ from streaming_source.checkpoint.operators import Operator
 from streaming_source.checkpoint.state_keys import entries_of, partitions_of, time_in, versions_of, window_in
 from streaming_source.exceptions import OptionError
 
-__all__ = ["MODES", "output_mode"]
-
 MODES: Final = ("append", "update", "complete")
 _FILES: Final = 1_000
 """The most files of the state that are read."""

@@ -19,9 +19,6 @@ from streaming_source.checkpoint.operators import Operator, operators_of
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 
-__all__ = ["audit"]
-
-
 Progress = Callable[[int, int], object]
 """Called with how many splits of micro-batches are done, and how many there are."""
 

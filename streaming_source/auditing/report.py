@@ -12,8 +12,6 @@ from alignment.arrow_times import format_timestamp
 from streaming_source.auditing.result import COUNTS, PAIRS, Counts, rows_of
 from streaming_source.auditing.text import report
 
-__all__ = ["Audit"]
-
 
 @dataclass(frozen=True, slots=True)
 class Audit(Counts):

@@ -14,8 +14,6 @@ from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 
-__all__ = ["COUNTS", "PAIRS", "AuditedQuery", "Carrier", "Counts", "SourceSummary", "rows_of"]
-
 _TIME: Final = pa.timestamp("us", "UTC")
 COUNTS: Final = ("read", "dropped", "emitted", "open", "unknown", "without_time")
 PAIRS: Final = ("windows_read", "windows_dropped", "windows_emitted", "windows_open")

@@ -27,8 +27,6 @@ from alignment.durations import format_duration, parse_duration_us
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 from streaming_source.exceptions import OptionError
 
-__all__ = ["Bounds", "NothingDropped", "RowTimes", "Rule", "SessionWindows", "Undecided", "Windows"]
-
 NEVER: Final = MAX_WATERMARK
 
 

@@ -18,8 +18,6 @@ from streaming_source.checkpoint.operators import Operator
 from streaming_source.checkpoint.state_keys import entries_of, partitions_of, versions_of, window_in
 from streaming_source.exceptions import OptionError
 
-__all__ = ["ShownWindows", "check_gap", "windows_of_state"]
-
 _VERSIONS: Final = 20
 """Of how many of the latest micro-batches all windows are read; of earlier ones a few."""
 _ENOUGH: Final = 1_000

@@ -13,8 +13,6 @@ from alignment.sentence import aligned, moment
 from alignment.shown import shown
 from streaming_source.auditing.result import Carrier, Counts, rows_of
 
-__all__ = ["report", "split_table", "summary"]
-
 _LISTED: Final = 20
 _CARRIERS: Final = 3
 _REASONS: Final = 3

@@ -21,8 +21,6 @@ from streaming_source.auditing.counting import Tally
 from streaming_source.auditing.sources.base import SplitRead
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
 
-__all__ = ["Check", "Latest", "check_watermarks", "latest_times"]
-
 Choose: TypeAlias = Callable[[Iterable[int]], int]
 
 _QUARTER_US: Final = 900_000_000

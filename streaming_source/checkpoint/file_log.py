@@ -8,8 +8,6 @@ from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_json
 
-__all__ = ["LoggedFile", "file_log"]
-
 
 class LoggedFile(NamedTuple):
     """A file: the entry of the log that it is in, its URI, and when it had been modified, in milliseconds."""

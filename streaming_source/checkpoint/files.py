@@ -10,8 +10,6 @@ from pyarrow import ArrowInvalid, fs
 from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_json
 
-__all__ = ["RESTORE", "CheckpointFiles"]
-
 RESTORE: Final = "restore it from a copy of the checkpoint"
 """What to do about a damaged file."""
 

@@ -13,8 +13,6 @@ from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
 from streaming_source.exceptions import CheckpointError, DataLossError
 
-__all__ = ["Checkpoint", "CommittedBatch"]
-
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:

@@ -12,8 +12,6 @@ from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError, DataLossError
 from streaming_source.from_data import as_json
 
-__all__ = ["LoggedBatch", "OffsetLog"]
-
 _OFFSETS: Final = ("v1", "v2")
 _COMMITS: Final = ("v1", "v2", "v3")
 _NO_OFFSET: Final = "-"

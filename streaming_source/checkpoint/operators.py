@@ -13,8 +13,6 @@ from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError, OptionError
 from streaming_source.from_data import as_json
 
-__all__ = ["AGGREGATE", "BY_ROW", "JOIN", "NAMED", "SESSIONS", "EventTimeField", "Operator", "operators_of"]
-
 AGGREGATE: Final = "stateStoreSave"
 SESSIONS: Final = "sessionWindowStateStoreSaveExec"
 JOIN: Final = "symmetricHashJoin"

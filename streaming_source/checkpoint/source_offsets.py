@@ -9,8 +9,6 @@ from streaming_source.checkpoint.files import RESTORE
 from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_json
 
-__all__ = ["TableOffset", "is_ours", "kind_of", "parse_file_offset", "parse_kafka_offset", "parsed", "table_offset"]
-
 _Parsed = TypeVar("_Parsed")
 
 _OURS: Final = {"v", "source", "id", "n", "splits"}

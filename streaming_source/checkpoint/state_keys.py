@@ -18,8 +18,6 @@ import pyarrow as pa
 from streaming_source.checkpoint.files import CheckpointFiles
 from streaming_source.checkpoint.operators import Operator
 
-__all__ = ["WindowLengths", "entries_of", "partitions_of", "time_in", "versions_of", "window_in"]
-
 _FILE: Final = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot)")
 _MAGIC: Final = b"LZ4Block"
 _HEADER: Final = struct.Struct("<8sBiii")

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from pyarrow import fs
 
-from alignment.arrow_times import UTC
 from alignment.claims import (
     ClaimRule,
     Claims,
@@ -22,14 +21,13 @@ from alignment.claims import (
     claim_rule,
 )
 from alignment.column_paths import event_time_names
+from alignment.time_texts import UTC
 from alignment.watermarks import Claim
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.checkpoint.operators import AGGREGATE, JOIN, Operator, operators_of
 from streaming_source.checkpoint.source_offsets import is_ours
 from streaming_source.checkpoint.state_keys import WindowLengths
 from streaming_source.exceptions import ClaimError, DataLossError, OptionError
-
-__all__ = ["TableWriters", "Writer", "declared_writers"]
 
 _KINDS: Final = {
     "dedupe": OperatorKind.DEDUPLICATION,

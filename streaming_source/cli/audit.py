@@ -19,8 +19,6 @@ from streaming_source.cli.given_source import key_values
 if TYPE_CHECKING:
     from streaming_source.auditing.advice import Fix
 
-__all__ = ["audit_query"]
-
 _SCANNED: Final = 20_000_000
 """Most rows for which all event times are read to compute the bound, unless the user sets an option."""
 

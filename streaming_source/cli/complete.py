@@ -9,12 +9,10 @@ from typing import Annotated, Final
 import pyarrow as pa
 import typer
 
-from alignment.arrow_times import UTC, parse_iso8601
 from alignment.durations import parse_duration_us
+from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.cli.given_source import key_values
 from streaming_source.exceptions import OptionError
-
-__all__ = ["complete_table"]
 
 _LOOKS_S: Final = 1.0
 """From one look at the table to the next."""

@@ -17,8 +17,6 @@ from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OffsetError, OptionError
 
-__all__ = ["GIVE_NUMBER", "CopiedCheckpoint", "state_at"]
-
 _VERSION: Final = "v1"
 GIVE_NUMBER: Final = "give the number of that source, as it is in the query's progress"
 """What to do where an offset is of another kind of source."""

@@ -48,8 +48,6 @@ from streaming_source.monitoring.html_page import html_report
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["load_flights", "out_of_orderness_us", "run_demo", "write_logs"]
-
 Counts: TypeAlias = dict[tuple[str, int], int]
 """`(carrier, start of the hour in epoch seconds) -> flights`."""
 

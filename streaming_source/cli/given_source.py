@@ -11,8 +11,6 @@ from streaming_source.exceptions import OptionError
 if TYPE_CHECKING:
     from streaming_source.spark.datasource import AlignedDataSource
 
-__all__ = ["given_source", "key_values"]
-
 
 def given_source(command: str, source: str, option: Sequence[str], format_name: str | None) -> AlignedDataSource:
     """Return the source of that name, by the format that is given, or that the options and the path show.

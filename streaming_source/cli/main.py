@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from streaming_source.monitoring.explained import SplitStory
     from streaming_source.monitoring.micro_batch import MicroBatch
 
-__all__ = ["app"]
-
 _WATCH_S: Final = 1.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
 _COLUMNS: Final[tuple[str, ...]] = (

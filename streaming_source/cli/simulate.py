@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from alignment.simulation import Comparison, Faults, Settings, SourceScenario, SourceTrace
     from alignment.watermarks import Int64Array
 
-__all__ = ["simulate_source"]
-
 _DRIFTS: Final = ("30 seconds", "none")
 _MAX_ROWS: Final = 1000
 _OF_DATA: Final = {"source": "--source", "option": "--option", "format_name": "--format"}

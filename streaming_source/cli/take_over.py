@@ -15,8 +15,6 @@ from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.offsets import OffsetCodec
 
-__all__ = ["TakenOver", "take_over"]
-
 Offsets: TypeAlias = dict[Partition, int]
 
 

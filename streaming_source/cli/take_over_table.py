@@ -18,8 +18,6 @@ from streaming_source.connectors.tables.waiting import Progress
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, UnsupportedOperationError
 from streaming_source.spark.offsets import OffsetCodec
 
-__all__ = ["TakenOverTable", "take_over_table"]
-
 _FILES: Final = 500
 """Most files, unread by Spark's source, that an offset may have; all of them are in work."""
 

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["watch_query"]
-
 
 def watch_query(
     checkpoint: Annotated[

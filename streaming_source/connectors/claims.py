@@ -6,17 +6,16 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC, may_lack_zone
+from alignment.arrow_times import may_lack_zone
 from alignment.column_paths import fields_on_path
 from alignment.durations import parse_duration_us
+from alignment.time_texts import UTC
 from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Claim
 from streaming_source.checkpoint.writer import TableWriters, declared_writers
 from streaming_source.data_files.config import ClaimOptions
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
-
-__all__ = ["open_claims"]
 
 
 def open_claims(

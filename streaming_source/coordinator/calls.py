@@ -13,8 +13,6 @@ from typing import Any, Final, TypeAlias
 from alignment.shown import log_of
 from streaming_source.coordinator.workers import Workers
 
-__all__ = ["AsyncCalls", "TimedHandler"]
-
 _log = log_of(__name__)
 
 TimedHandler: TypeAlias = Callable[[Any, BaseException | None, int], None]

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
 
-__all__ = ["SourceCoordinator"]
-
 _log = log_of(__name__)
 
 _CLOCKS_DIFFER_US: Final = 60_000_000

@@ -10,8 +10,6 @@ from alignment.shown import log_of
 from streaming_source.api import SplitEnumerator, SplitEnumeratorContext
 from streaming_source.api.split import SplitT
 
-__all__ = ["EndedEnumerator"]
-
 _log = log_of(__name__)
 
 CheckpointT = TypeVar("CheckpointT")

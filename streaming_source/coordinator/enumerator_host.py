@@ -29,8 +29,6 @@ from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.state import ReadRules
 from streaming_source.exceptions import SourceError
 
-__all__ = ["AssignmentTracker", "EnumeratorHost"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 CheckpointT = TypeVar("CheckpointT")

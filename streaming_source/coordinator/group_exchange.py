@@ -21,8 +21,6 @@ from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.group_location import GroupLocation
 from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupExchange"]
-
 _log = log_of(__name__)
 
 _LISTEN_S: Final = 0.05

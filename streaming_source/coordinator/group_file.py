@@ -19,8 +19,6 @@ from streaming_source.coordinator.group_location import (
 )
 from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupFile"]
-
 _BUSY_S: Final = 0.1
 """How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
 

@@ -16,8 +16,6 @@ from alignment.codec import Codec
 from alignment.group_events import Member
 from streaming_source.from_data import as_id, as_json
 
-__all__ = ["GroupLocation", "member_from_json", "member_to_json", "seen_from_another_host", "this_host"]
-
 _PROC: Final = Path("/proc")
 
 _FOREIGN_LEASE_US: Final = 600 * 1_000_000

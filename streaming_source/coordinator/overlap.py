@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from alignment.index import EventTimeIndex
     from streaming_source.coordinator.event_times.provider import EventTimeProvider
 
-__all__ = ["check_no_overlap", "refusal"]
-
 
 def check_no_overlap(index: EventTimeIndex, wanted: EventTimeRange, event_times: EventTimeProvider[Any]) -> None:
     """Raise an `OutOfRangeError` if `overlap` is `fail` and a block of the index lies outside as a whole. O(m)."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from alignment.split_generators import SplitGenerators
 
-__all__ = ["SourceRuntime"]
-
 CheckpointT = TypeVar("CheckpointT")
 
 

@@ -20,8 +20,6 @@ from streaming_source.coordinator.event_times.provider import EventTimeProvider
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.state import ReadRules, SourceState
 
-__all__ = ["OutlyingTimes", "with_source"]
-
 _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000
 """Event times are loaded of at most so many splits of a micro-batch, with at most so many records each."""

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from alignment.split_generators import GeneratorState
 
-__all__ = [
-    "MOST_PARTS",
-    "ReadRules",
-    "RunState",
-    "SourceState",
-    "assign_ranges",
-    "cut_range",
-    "one_range_each",
-    "rows_per_range",
-]
-
 CheckpointT = TypeVar("CheckpointT")
 
 MOST_PARTS: Final = 10_000

@@ -13,8 +13,6 @@ from typing import Final, TypeVar
 
 from alignment.shown import log_of
 
-__all__ = ["WORKERS", "WorkerPool", "Workers", "monotonic_us", "processing_time_us", "wall_clock_us"]
-
 _log = log_of(__name__)
 
 T = TypeVar("T")

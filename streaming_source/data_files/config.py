@@ -9,15 +9,13 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC
 from alignment.shown import log_of
+from alignment.time_texts import UTC
 from streaming_source.api.options import boolean, check_plain_types, choice, duration_field, integer, option_field, text
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.data_files.stores import repr_without_secrets
 from streaming_source.exceptions import FileGoneError, MalformedDataError, OptionError
-
-__all__ = ["ClaimOptions", "ReadingConfig"]
 
 SchemaEvolution: TypeAlias = Literal["ignore", "addAtRestart", "fail"]
 Indexing: TypeAlias = Literal["auto", "statistics", "scan"]

@@ -24,8 +24,6 @@ from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, Sto
 from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
 from streaming_source.exceptions import FileGoneError, MalformedDataError, SchemaError
 
-__all__ = ["DataFileEnumerator"]
-
 _log = log_of(__name__)
 
 T = TypeVar("T")

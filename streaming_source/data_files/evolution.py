@@ -11,19 +11,6 @@ from alignment.arrow_times import cut_nanoseconds
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import MalformedDataError, SchemaError
 
-__all__ = [
-    "check_columns",
-    "check_distinct",
-    "conformed",
-    "found_as",
-    "is_spelled_as",
-    "merged",
-    "names_in",
-    "own_columns",
-    "spelled_as",
-    "with_given",
-]
-
 
 def with_given(batch: pa.RecordBatch, schema: pa.Schema, given: Mapping[str, pa.Scalar]) -> pa.RecordBatch:
     """Add the columns whose values are given to a batch of a file's own columns, in the order of `schema`."""

@@ -24,8 +24,6 @@ from streaming_source.exceptions import (
     StoreUnavailableError,
 )
 
-__all__ = ["StoreRetries", "faults_of", "is_transient", "malformed_as", "opened", "store_fault"]
-
 T = TypeVar("T")
 
 RETRY_S = 30.0

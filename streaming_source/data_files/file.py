@@ -19,18 +19,6 @@ from pyarrow import fs
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
-__all__ = [
-    "NO_BLOCKS",
-    "Block",
-    "DataFile",
-    "DeletedRows",
-    "FileBlocks",
-    "FileRows",
-    "SeekPoint",
-    "StoredColumn",
-    "StoredFile",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class DataFile:

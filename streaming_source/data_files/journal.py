@@ -34,8 +34,6 @@ from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, Storage
 from streaming_source.exceptions import OffsetError, OptionError, SourceError
 from streaming_source.from_data import as_json
 
-__all__ = ["Journal", "from_json", "to_json"]
-
 T = TypeVar("T")
 
 _AT_ONCE: Final = 16

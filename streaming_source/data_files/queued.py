@@ -19,8 +19,6 @@ from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["BYTES_OPEN", "FILES_OPEN", "MOST_FILES", "FileQueue", "OpenFiles", "QueuedFileEnumerator"]
-
 FILES_OPEN: Final = 500
 """Files that are open at once; there are more only if nothing could be read otherwise."""
 

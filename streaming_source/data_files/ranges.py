@@ -20,8 +20,6 @@ from streaming_source.api import SourceSplit
 from streaming_source.data_files.file import DataFile, FileBlocks, SeekPoint
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["Arrival", "FileLog", "FileRange", "LoggedFile", "RangedSplit", "cut_ranges"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileRange:

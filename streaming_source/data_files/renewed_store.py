@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-__all__ = ["renewed"]
-
 
 def renewed(current: Callable[[], fs.FileSystem]) -> fs.FileSystem:
     """Return a file system that calls `current` before each operation, and delegates the operation to the result.

@@ -19,8 +19,6 @@ from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.ranges import FileRange, RangedSplit
 from streaming_source.exceptions import FileGoneError, MalformedDataError
 
-__all__ = ["FileSplitReader"]
-
 SplitT = TypeVar("SplitT", bound=RangedSplit)
 
 _FILES_AHEAD: Final = 16

@@ -11,8 +11,6 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from streaming_source.data_files.file import StoredColumn
 
-__all__ = ["StoredNames"]
-
 _FIELD_ID: Final = b"PARQUET:field_id"
 
 _NONE: Final[Mapping[str, StoredColumn]] = {}

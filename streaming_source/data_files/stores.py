@@ -22,14 +22,6 @@ from streaming_source.exceptions import OptionError, PathNotFoundError
 if TYPE_CHECKING:
     from streaming_source.api.credentials import Credentials, MakeCredentials
 
-__all__ = [
-    "NO_STORAGE_OPTIONS",
-    "STORAGE_OPTIONS",
-    "Root",
-    "StorageOptions",
-    "repr_without_secrets",
-]
-
 _KINDS: Final[Sequence[tuple[str, Callable[[str], Any], str]]] = (
     (
         "allow_bucket_(creation|deletion)|allow_delayed_open|anonymous|background_writes|force_virtual_addressing|"

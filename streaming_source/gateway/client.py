@@ -29,8 +29,6 @@ from streaming_source.gateway.messages import (
     event_to_json,
 )
 
-__all__ = ["GatewayClient", "TaskMessages"]
-
 _log = log_of(__name__)
 
 _CALL_S: Final = 2.5

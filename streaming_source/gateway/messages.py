@@ -17,20 +17,6 @@ from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
 
-__all__ = [
-    "MAX_MESSAGE_BYTES",
-    "GatewayAddress",
-    "MessageId",
-    "Refusal",
-    "RefusedError",
-    "decode",
-    "decode_reports",
-    "encode",
-    "encode_reports",
-    "event_from_json",
-    "event_to_json",
-]
-
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
 """Most characters of a split id: a path of 4,096, and a connector's suffix."""

@@ -36,8 +36,6 @@ from streaming_source.gateway.messages import (
     event_to_json,
 )
 
-__all__ = ["GatewayListener", "GatewayServer", "TakenMessages"]
-
 _log = log_of(__name__)
 
 _MAX_CONNECTIONS: Final = 1024

@@ -13,8 +13,6 @@ from alignment.watermarks import Int64Array
 from streaming_source.exceptions import OptionError
 from streaming_source.history_cut.pieces import Columns, History, Piece, pieces_of
 
-__all__ = ["Gap", "HistoryCut", "cut_from"]
-
 _EARLIEST: Final = -2
 _SHOWN: Final = 5
 

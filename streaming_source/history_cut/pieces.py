@@ -24,8 +24,6 @@ from streaming_source.exceptions import OptionError, PathNotFoundError, SchemaEr
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-__all__ = ["Columns", "History", "Piece", "pieces_of"]
-
 Columns: TypeAlias = tuple[str, str, str]
 """The names of the columns with the topic, the partition and the offset."""
 

@@ -26,17 +26,6 @@ from streaming_source.monitoring.query_advice import on_behind, on_second_waterm
 from streaming_source.monitoring.query_state import Query, QueryState, end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = [
-    "Advice",
-    "ExplainedQuery",
-    "ExplainedSource",
-    "SplitStory",
-    "explain",
-    "explain_batches",
-    "explain_checkpoint",
-    "explain_through",
-]
-
 _COLUMNS: Final = ("split", "status", "watermark", "position", "behind", "late", "waits for", "since")
 _WIDTH: Final = 100
 _LINES: Final = 20

@@ -28,8 +28,6 @@ from streaming_source.monitoring.explained import ExplainedQuery
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.page_data import page_data
 
-__all__ = ["html_report", "live_page", "page_of"]
-
 _PARTS: Final = files("streaming_source.monitoring") / "page"
 _SCRIPTS: Final = ("labels.js", "lanes.js", "page.js")
 

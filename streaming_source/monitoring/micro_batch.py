@@ -25,8 +25,6 @@ from streaming_source.monitoring.report import (
     sets_watermark,
 )
 
-__all__ = ["CheckpointBatches", "MicroBatch", "Statistics"]
-
 
 @dataclass(frozen=True, slots=True)
 class Statistics:

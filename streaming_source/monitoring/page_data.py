@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource
 from streaming_source.monitoring.history import History
 
-__all__ = ["page_data", "points_of"]
-
 _POINTS: Final = 240
 """Points that a chart has at most; fewer than it is wide."""
 _CELLS: Final = 60_000

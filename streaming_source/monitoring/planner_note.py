@@ -34,8 +34,6 @@ from uuid import uuid4
 from alignment.exceptions import AlignmentError
 from streaming_source.monitoring.report import WatermarkReport
 
-__all__ = ["PlannerNote", "Writer", "error_of_task", "leave_error", "notes_of"]
-
 _FOLDER: Final = "streaming-source-"
 _OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
 """Of what is read, and of the query's first run."""

@@ -23,8 +23,6 @@ from streaming_source.monitoring.causes.answer import cause_of
 from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, sets_watermark
 
-__all__ = ["ALLOW_MULTIPLE", "on_behind", "on_second_watermark", "on_silent_source"]
-
 ALLOW_MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 """The setting that Spark's error names."""
 

@@ -14,8 +14,6 @@ from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote
 
-__all__ = ["Query", "QueryState", "end_by_notes"]
-
 _AT_WORK: Final = "Processing new data"
 """The status that Spark gives a query between the planning of a micro-batch and its commit."""
 

@@ -35,21 +35,6 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 
-__all__ = [
-    "NOTE",
-    "OFFSET_VERSION",
-    "WHY",
-    "Offset",
-    "WatermarkReport",
-    "check_version",
-    "facts_of",
-    "micros_of",
-    "note_name",
-    "parsed",
-    "report_of_offset",
-    "sets_watermark",
-]
-
 Offset: TypeAlias = Mapping[str, Any]
 SplitPosition: TypeAlias = tuple[str, int]
 

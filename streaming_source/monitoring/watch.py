@@ -17,8 +17,6 @@ from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
 from streaming_source.monitoring.page_data import page_data
 
-__all__ = ["CheckpointWatch", "Snapshot"]
-
 _SHARE: Final = 10
 """A look that takes long is followed by so many times as long without one."""
 _AGAIN_S: Final = 5.0

@@ -22,8 +22,6 @@ from alignment.exceptions import InvalidArgumentError
 from streaming_source.monitoring.html_page import live_page
 from streaming_source.monitoring.watch import CheckpointWatch
 
-__all__ = ["WatchServer"]
-
 _LOOPBACK: Final = "127.0.0.1"
 _HOST: Final = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 """With any port: the browser may come through a tunnel."""

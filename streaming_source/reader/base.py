@@ -36,8 +36,6 @@ from streaming_source.reader.managers import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SourceReaderBase", "SplitOutput", "create_base_reader", "create_fetcher_manager", "create_reader"]
-
 
 class SplitOutput(SourceOutput, Generic[SplitT]):
     """A split while it is read: its state, and its output, which is cut off where the split ends.

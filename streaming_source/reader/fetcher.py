@@ -20,8 +20,6 @@ from streaming_source.api import (
 from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
 
-__all__ = ["DEFAULT_CAPACITY", "ElementQueue", "Handover", "SplitFetcher", "fetched_by"]
-
 T = TypeVar("T")
 ElementT = TypeVar("ElementT")
 

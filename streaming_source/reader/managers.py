@@ -15,13 +15,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.exceptions import SourceError
 from streaming_source.reader.fetcher import DEFAULT_CAPACITY, ElementQueue, Handover, SplitFetcher
 
-__all__ = [
-    "FixedSizeSplitFetcherManager",
-    "PerSplitFetcherManager",
-    "SingleThreadFetcherManager",
-    "SplitFetcherManager",
-]
-
 ElementT = TypeVar("ElementT")
 SplitReaderSupplier: TypeAlias = Callable[[], SplitReader[SplitT]]
 

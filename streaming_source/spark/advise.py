@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 
     from streaming_source.spark.readers import AlignedBatchReader
 
-__all__ = [
-    "Advice",
-    "ArrivalAdvice",
-    "DelayAdvice",
-    "SplitAdvice",
-    "StateAdvice",
-    "advise",
-    "advise_on",
-    "event_times_of",
-]
-
-
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
 _NAMED: Final = 20
 """How many splits the text lists: those with the largest disorder."""

@@ -23,10 +23,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from alignment.arrow_times import UTC, may_lack_zone, time_zone
+from alignment.arrow_times import may_lack_zone, time_zone
 from alignment.column_paths import column_at, exact_path, top_level_column
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
+from alignment.time_texts import UTC
 from alignment.timestamps import EventTimes, FieldTimestampAssigner, RecordTimestampAssigner
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
@@ -52,17 +53,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from streaming_source.spark.late_reader import LateStreamReader
-
-__all__ = [
-    "FORMATS",
-    "AlignedDataSource",
-    "driver_host",
-    "frame_schema",
-    "in_zone",
-    "make_data_source",
-    "pickled",
-    "source_class",
-]
 
 FORMATS: Final[dict[str, str | type[Source[Any, Any]]]] = {
     "aligned_datagen": "DataGeneratorSource",

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Loaded", "exact_frame", "loaded_from", "sources_of", "with_exact_watermark"]
-
 _log = log_of(__name__)
 
 _EXACT: Final = "the exact watermark"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from streaming_source.spark.readers import AlignedBatchReader
 
-__all__ = ["format_class"]
-
 
 def format_class(format_name: str, content: bytes | None = None, driver: str | None = None) -> type[DataSource]:
     """Return a data source class that Spark pickles by value: workers without this library raise a clear error.

@@ -34,8 +34,6 @@ from streaming_source.spark.watermark_rows import EMITTED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCES", "ExactStreamReader", "from_source", "late_frame", "late_records", "read_stream"]
-
 SOURCES: Final[dict[str, AlignedDataSource]] = {}
 """Format name that `from_source` made -> its data source, the latest of each name."""
 

@@ -28,8 +28,6 @@ from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import SourceError
 
-__all__ = ["GroupDirectory"]
-
 _VERSION: Final = 2
 
 _ENTRY: Final = re.compile(r"[0-9a-f]{32}\.json")

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
     from streaming_source.gateway import GatewayAddress
 
-__all__ = ["AlignedInputPartition"]
-
 
 @dataclass(frozen=True)
 class AlignedInputPartition(InputPartition):

@@ -27,8 +27,6 @@ from streaming_source.exceptions import DataLossError
 from streaming_source.from_data import as_id
 from streaming_source.spark.offsets import OffsetCodec
 
-__all__ = ["EntryName", "LateEntry", "LateLog", "new_log_id"]
-
 _log = log_of(__name__)
 
 _VERSION: Final = 1

@@ -34,8 +34,6 @@ from streaming_source.spark.offsets import LATE_LOG, Offset, OffsetCodec
 from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
 
-__all__ = ["NOTE_COLUMN", "LateStreamReader"]
-
 _log = log_of(__name__)
 
 NOTE_COLUMN: Final = "_repair"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.streaming.query import StreamingQuery as ConnectQuery
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["AlignmentListener"]
-
 _log = log_of(__name__)
 
 _ENDED: Final = 100

@@ -29,8 +29,6 @@ from streaming_source.spark.registration import REFUSED_IN_PIPELINES, register_f
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["SOURCE_FORMAT", "as_our_own", "columns_of_plan", "load_stream", "prepare_available_now"]
-
 SOURCE_FORMAT: Final = "aligned_source_"
 """Prefix of the format names that `from_source` makes."""
 

@@ -16,8 +16,6 @@ from alignment.timestamps import NO_TIMESTAMP, EventTimes
 from alignment.watermarks import Int64Array
 from streaming_source.api import SourceSplit
 
-__all__ = ["ObservedTimes"]
-
 
 @dataclass(slots=True)
 class _Seen:

@@ -46,8 +46,6 @@ from streaming_source.monitoring.report import OFFSET_VERSION, check_version, fa
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
-__all__ = ["LATE_LOG", "Offset", "OffsetCodec", "fixed_options"]
-
 LATE_LOG: Final = "late_log"
 """Key of the late log's id in an offset; offsets of a query that never routed lack it."""
 

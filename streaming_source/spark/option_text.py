@@ -16,8 +16,6 @@ from alignment.event_time_range import Overlap
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import STRATEGY_OPTIONS
 
-__all__ = ["FrameKeywords", "columns_text", "keyword_options", "option_text", "path_text"]
-
 
 class FrameKeywords(TypedDict, total=False):
     """The options of the frame as keywords, for editors and type checkers; `docs/options.md` describes them."""

@@ -10,13 +10,14 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC, parse_iso8601, time_zone
+from alignment.arrow_times import time_zone
 from alignment.event_time_range import EventTimeRange, Overlap
 from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
+from alignment.time_texts import UTC, parse_iso8601
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import FAR_US, MAX_WATERMARK
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
     arguments,
@@ -30,20 +31,7 @@ from streaming_source.api.options import (
 )
 from streaming_source.coordinator import ReadRules
 from streaming_source.exceptions import OptionError
-from streaming_source.spark.watermark_rows import EMITTED, FAR_US
-
-__all__ = [
-    "FRAME_OPTIONS",
-    "SECRET_OPTIONS",
-    "SOURCE_OPTIONS",
-    "STRATEGY_OPTIONS",
-    "FrameOptions",
-    "frame_options",
-    "read_rules",
-    "repair_times",
-    "source_strategy_of",
-    "strategy_of",
-]
+from streaming_source.spark.watermark_rows import EMITTED
 
 SECRET_OPTIONS: Final = "secretOptions"
 """The option that has others with secret values: see `secret_options`."""

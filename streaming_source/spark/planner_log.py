@@ -25,8 +25,6 @@ from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator import processing_time_us
 from streaming_source.monitoring.causes.answer import advice_on, cause_of, sentence
 
-__all__ = ["StandstillWarning", "log_lines_of"]
-
 _log = log_of(__name__)
 
 _LOOKS: Final = 20

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from streaming_source.spark.report_directory import ReportDirectory
     from streaming_source.spark.rows import RowShaper
 
-__all__ = ["StreamPlanning", "start_planner_process"]
-
 _log = log_of(__name__)
 
 _NEW_OBJECTS: Final = 50_000

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 _NO_LIMIT: Final = 2**62
 
-__all__ = ["AlignedBatchReader", "AlignedStreamReader", "FailedStreamReader", "ReaderChannel", "read_splits"]
-
 
 @dataclass(eq=False)
 class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

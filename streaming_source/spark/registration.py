@@ -14,7 +14,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException
 
-from alignment.arrow_times import UTC, time_zone
+from alignment.arrow_times import time_zone
+from alignment.time_texts import UTC
 from streaming_source.api import Source
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, pickled
@@ -22,20 +23,6 @@ from streaming_source.spark.format_class import format_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "REFUSED_IN_PIPELINES",
-    "check_clock",
-    "check_session",
-    "described",
-    "has_no_data_batches",
-    "is_case_sensitive",
-    "is_switched_off",
-    "register",
-    "register_content",
-    "register_format",
-    "session_zone",
-]
 
 REFUSED_IN_PIPELINES: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Error condition of Spark for a call that analyses or executes while a pipeline makes a frame."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Repair", "repair"]
-
 _log = log_of(__name__)
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,8 +22,6 @@ from streaming_source.data_files.journal import Journal
 from streaming_source.exceptions import SourceError
 from streaming_source.gateway.messages import RefusedError, decode_reports, encode_reports
 
-__all__ = ["ReportDirectory", "ReportFiles", "report_journal"]
-
 _log = log_of(__name__)
 
 _AGAIN_S: Final = 1.0

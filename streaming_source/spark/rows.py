@@ -16,19 +16,16 @@ from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
 from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
+from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
 from streaming_source.exceptions import LateRecordError, SchemaError
 from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.watermark_rows import FAR_US
 
 if TYPE_CHECKING:
     from alignment.units import LikelyUnit
     from streaming_source.spark.input_partition import AlignedInputPartition
     from streaming_source.spark.observed_times import ObservedTimes
-
-__all__ = ["FrameOutput", "RowShaper"]
 
 _log = log_of(__name__)
 

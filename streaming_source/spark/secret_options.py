@@ -15,8 +15,6 @@ from streaming_source.api import OptionSet
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import SECRET_OPTIONS
 
-__all__ = ["with_secrets_hidden", "with_secrets_shown"]
-
 
 def with_secrets_hidden(options: Mapping[str, str], known: OptionSet) -> dict[str, str]:
     """Return options for Spark: those with secret values are packed into one option, as JSON."""

@@ -22,8 +22,6 @@ from streaming_source.exceptions import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["SPAN", "Joined", "Sessions", "Touching", "Windows", "duration_us", "quoted"]
-
 SPAN: Final = "_span"
 """Column of what is touched: from `start` to before `end`."""
 

@@ -13,19 +13,8 @@ from typing import Final
 
 from alignment.durations import format_duration
 from alignment.strategy import WatermarkStrategy
-from alignment.watermarks import FAR_US, MIN_WATERMARK
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.exceptions import OptionError
-
-__all__ = [
-    "DELAY",
-    "EMITTED",
-    "FAR_SQL",
-    "FAR_US",
-    "MAX_SPARK_WATERMARK_US",
-    "OFFSET_US",
-    "required_delay",
-    "watermark_row_time",
-]
 
 
 def _epoch_us(moment: datetime) -> int:

@@ -19,8 +19,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator import Workers
 from streaming_source.exceptions import SourceError
 
-__all__ = ["FakeClock", "InlineWorkers", "TestingEnumeratorContext"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -38,8 +38,6 @@ from streaming_source.testing.micro_batch import (
     reports_of,
 )
 
-__all__ = ["SourceHarness"]
-
 
 @dataclass(eq=False, repr=False)
 class SourceHarness:

@@ -30,19 +30,6 @@ from streaming_source.coordinator import SourceState, one_range_each
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.fetcher import Handover
 
-__all__ = [
-    "PATIENCE_S",
-    "CollectingOutput",
-    "EmittedRecord",
-    "InlineFetcherManager",
-    "ReadBatch",
-    "ReaderHook",
-    "check_batch",
-    "create_inline_reader",
-    "read_ranges",
-    "reports_of",
-]
-
 ElementT = TypeVar("ElementT")
 
 PATIENCE_S: Final = 30.0

@@ -28,20 +28,6 @@ from streaming_source.api import (
 )
 from streaming_source.testing.fakes import FakeClock
 
-__all__ = [
-    "ABORT",
-    "EOF",
-    "Abort",
-    "Element",
-    "EndOfSplit",
-    "Gap",
-    "Pause",
-    "ScriptedRecord",
-    "SplitScript",
-    "TestingAbort",
-    "TestingSource",
-]
-
 _UTC_US: Final = pa.timestamp("us", "UTC")
 _SCHEMA: Final = pa.schema([("ts", _UTC_US), ("value", pa.int64())])
 

@@ -13,10 +13,11 @@ import pyarrow as pa
 import pytest
 
 from alignment.arrow_times import format_timestamp
+from alignment.watermarks import FAR_US
 from streaming_source.exceptions import PathNotFoundError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.readers import AlignedStreamReader
-from streaming_source.spark.watermark_rows import FAR_US, MAX_SPARK_WATERMARK_US, OFFSET_US
+from streaming_source.spark.watermark_rows import MAX_SPARK_WATERMARK_US, OFFSET_US
 from tests.kafka.support import format_options
 from tests.kafka.topics import Record, Topic
 from tests.kafka.union import Row, UnionQuery

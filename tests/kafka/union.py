@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from alignment.watermarks import FAR_US
 from streaming_source.spark.readers import AlignedStreamReader
-from streaming_source.spark.watermark_rows import FAR_US, OFFSET_US
+from streaming_source.spark.watermark_rows import OFFSET_US
 from tests.spark.reading import Reading
 
 __all__ = ["Row", "UnionQuery"]

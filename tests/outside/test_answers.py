@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from alignment.arrow_times import parse_iso8601
+from alignment.time_texts import parse_iso8601
 from streaming_source.data_files.faults import is_transient, store_fault
 from streaming_source.exceptions import StoreError
 

@@ -11,8 +11,6 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.checkpoint.micro_batches import CommittedBatch
 
-__all__ = ["AuditedSource", "LostRows", "SplitRead", "TimeBlock", "loaded"]
-
 
 class TimeBlock(NamedTuple):
     """Some rows that were read: how many, and bounds of their event times.

@@ -10,14 +10,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.arrow_times import UTC
 from alignment.column_paths import column_at
+from alignment.time_texts import UTC
 from alignment.timestamps import CallableTimestampAssigner, EventTimes, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.checkpoint.micro_batches import CommittedBatch
 from streaming_source.exceptions import OptionError
-
-__all__ = ["EventTime", "time_column"]
 
 _TRIED: Final = 3
 """Micro-batches whose watermark a column must explain."""

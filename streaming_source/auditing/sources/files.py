@@ -30,8 +30,6 @@ from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, Storage
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.from_data import as_place
 
-__all__ = ["FilesSource", "StoredFiles", "file_blocks"]
-
 _FORMATS: Final = {
     **dict.fromkeys(("parquet", "orc", "csv", "json"), None),
     **{"txt": "text", "text": "text", "log": "text", "jsonl": "json", "ndjson": "json"},

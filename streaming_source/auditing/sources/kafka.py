@@ -28,8 +28,6 @@ from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from streaming_source.exceptions import CheckpointError, OptionError
 
-__all__ = ["KafkaTopics"]
-
 _SERVERS: Final = "kafka.bootstrap.servers"
 _TIMESTAMP: Final = "timestamp"
 _ISOLATION: Final = "kafka.isolation.level"

@@ -15,8 +15,6 @@ from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, tab
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError
 
-__all__ = ["source_of"]
-
 # What reads a source is imported for a query that has one: each needs an extra, and files none of them.
 
 

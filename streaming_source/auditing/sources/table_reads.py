@@ -13,8 +13,6 @@ from streaming_source.connectors.tables.files import FILES, LISTED, TableFile
 from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["ListedFile", "TableReads"]
-
 
 class ListedFile(NamedTuple):
     """A file of a table, how many rows of it were read, and whether each has an event time; see `LISTED`."""

@@ -24,8 +24,6 @@ from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import DataLossError, OptionError, UnsupportedOperationError
 
-__all__ = ["AuditedTable"]
-
 
 class AuditedTable(AuditedSource):
     """A table. A split is a data file.

@@ -27,8 +27,6 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.datagen.generator import RecordGenerator
 
-__all__ = ["GeneratedSplit", "GeneratorCheckpoint", "GeneratorSplitEnumerator"]
-
 _BLOCK_ROWS: Final = 65_536
 _NS_PER_US: Final = 1000
 _PREFIX: Final = "split-"

@@ -31,8 +31,6 @@ import pyarrow as pa
 
 from alignment.watermarks import Int64Array
 
-__all__ = ["PERIOD", "SCHEMA", "RecordGenerator"]
-
 UInt64Array: TypeAlias = npt.NDArray[np.uint64]
 
 PERIOD: Final = 64

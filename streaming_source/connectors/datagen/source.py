@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from alignment.arrow_times import parse_iso8601
 from alignment.durations import format_duration, parse_duration_us
+from alignment.time_texts import parse_iso8601
 from streaming_source.api import (
     Boundedness,
     JsonSerializer,
@@ -42,8 +42,6 @@ from streaming_source.connectors.datagen.enumerator import (
 )
 from streaming_source.connectors.datagen.generator import SCHEMA, RecordGenerator
 from streaming_source.exceptions import OptionError
-
-__all__ = ["DataGeneratorSource"]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

@@ -13,11 +13,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from alignment import arrow_compute as pc
-from alignment.arrow_times import UTC, parse_iso8601
+from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError, UnsupportedOperationError
-
-__all__ = ["HAS_ZONE", "DeltaColumns", "check_change", "is_moment"]
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _MODE: Final = "delta.columnMapping.mode"

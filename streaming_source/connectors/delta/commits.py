@@ -21,19 +21,6 @@ from streaming_source.connectors.tables.commits import Commit, CommitKind, Micro
 from streaming_source.exceptions import MalformedDataError
 from streaming_source.from_data import as_json
 
-__all__ = [
-    "Actions",
-    "LogFiles",
-    "commit_digest",
-    "latest_protocol",
-    "log_path",
-    "newest_commits",
-    "path_in_table",
-    "reached_version",
-    "read_commit",
-    "whole_checkpoints",
-]
-
 _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query, and a RESTORE, is looked for."""
 _RESTORE: Final = "RESTORE"

@@ -14,8 +14,6 @@ from streaming_source.connectors.delta.commits import path_in_table
 from streaming_source.data_files.file import DeletedRows
 from streaming_source.exceptions import UnsupportedOperationError
 
-__all__ = ["DeletionVectors"]
-
 
 class DeletionVectors:
     """The deleted rows of files, by version and path in the table; each stays until it is released.

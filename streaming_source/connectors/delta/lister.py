@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment import arrow_compute as pc
-from alignment.arrow_times import UTC, parse_iso8601
 from alignment.shown import without_secrets
+from alignment.time_texts import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
 from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
 from streaming_source.connectors.delta.commits import (
@@ -36,8 +36,6 @@ from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import path_below
-
-__all__ = ["DeltaLister"]
 
 _LOOKS: Final = 60
 """Of so many looks that find nothing one asks whether the log is still there whole; the first one does."""

@@ -19,8 +19,6 @@ from pyarrow import fs
 
 from streaming_source.connectors.delta.commits import whole_checkpoints
 
-__all__ = ["open_copy"]
-
 
 def open_copy(
     filesystem: fs.FileSystem, root: str, load: Callable[[str], deltalake.DeltaTable]

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from streaming_source.exceptions import UnsupportedOperationError
 
-__all__ = ["check_features", "check_protocol"]
-
 _UNDERSTOOD: Final = frozenset(
     {
         *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview"),

@@ -37,8 +37,6 @@ from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError, PathNotFoundError
 
-__all__ = ["DeltaSource"]
-
 _log = log_of(__name__)
 
 FilesOutside: TypeAlias = Literal["read", "fail"]

@@ -18,8 +18,6 @@ from streaming_source.connectors.tables.time_bounds import (
     whole_milliseconds,
 )
 
-__all__ = ["FileStatistics", "as_array"]
-
 Bounds: TypeAlias = tuple[pa.Array, pa.Array, pa.Array]
 
 

@@ -8,8 +8,6 @@ from typing import Final
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 
-__all__ = ["storage_options"]
-
 _S3: Final = {
     "access_key": "AWS_ACCESS_KEY_ID",
     "secret_key": "AWS_SECRET_ACCESS_KEY",

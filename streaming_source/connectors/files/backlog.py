@@ -16,8 +16,6 @@ from streaming_source.connectors.files.finished import order_key
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.data_files.file import FileBlocks
 
-__all__ = ["Backlog", "WaitingFile"]
-
 _KEY: Final = struct.Struct(">?Q")
 _TO_UNSIGNED: Final = 2**63
 

@@ -9,8 +9,6 @@ from alignment.codec import Codec, Form, Wire
 from alignment.watermarks import Claim
 from streaming_source.api.serializer import CodecSerializer
 
-__all__ = ["FileOrder", "FilesCheckpoint", "FilesCheckpointSerializer", "OrderKey", "Remembered", "Segment"]
-
 FileOrder: TypeAlias = Literal["eventTime", "name", "modificationTime"]
 
 OrderKey: TypeAlias = tuple[int, str]

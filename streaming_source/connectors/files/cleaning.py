@@ -15,8 +15,6 @@ from streaming_source.connectors.files.selection import is_hidden
 from streaming_source.exceptions import OptionError
 from streaming_source.from_data import is_stored_below, path_below
 
-__all__ = ["Cleaner"]
-
 _log = log_of(__name__)
 
 

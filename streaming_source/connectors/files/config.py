@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC
 from alignment.durations import parse_duration_us
+from alignment.time_texts import UTC
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import (
     arguments,
@@ -39,8 +39,6 @@ from streaming_source.data_files.stores import (
     StorageOptions,
 )
 from streaming_source.exceptions import OptionError
-
-__all__ = ["FILES_OPTIONS", "FilesConfig", "files_arguments"]
 
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]
 CleanSource: TypeAlias = Literal["off", "archive", "delete"]

@@ -18,8 +18,6 @@ from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
 
-__all__ = ["DirectoryDiscovery", "DirectoryEnumerator"]
-
 _IN_ORDER_OF_NAMES = (
     "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
     "later names, or read with splitBy = file"

@@ -22,8 +22,6 @@ from streaming_source.exceptions import DataLossError, FileGoneError, OffsetErro
 if TYPE_CHECKING:
     from streaming_source.connectors.files.cleaning import Cleaner
 
-__all__ = ["FileSplitEnumerator"]
-
 _log = log_of(__name__)
 
 T = TypeVar("T")

@@ -23,8 +23,6 @@ from streaming_source.data_files.file import FileBlocks
 if TYPE_CHECKING:
     from alignment.claims import Claims
 
-__all__ = ["FileDiscovery", "FoundFiles"]
-
 _AT_ONCE: Final = 4096
 _KEPT_S: Final = 3600.0
 """A forgotten file that is gone is known for so long: it may come back."""

@@ -18,8 +18,6 @@ from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, NO_MARKS, Known, Marks, MarkSet, MarkSketch, marks_of
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["FinishedFiles", "RecentFiles", "order_key"]
-
 _log = log_of(__name__)
 
 _SEGMENTS: Final = 8

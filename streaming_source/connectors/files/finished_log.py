@@ -19,8 +19,6 @@ from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["FinishedLog"]
-
 _FILES_MERGED: Final = 32
 _MEND: Final = (
     "without it finished files cannot be distinguished from new ones. Restore it, or start with a new "

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from alignment.claims import Claims
     from streaming_source.checkpoint.writer import TableWriters
 
-__all__ = ["FiniteFileEnumerator"]
-
 RECENT_FILES: Final = 1024
 """How many finished files an offset remembers one by one."""
 _SPAN_MS: Final = 10_000

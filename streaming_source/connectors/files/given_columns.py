@@ -14,8 +14,6 @@ from pyarrow import fs
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import SchemaError
 
-__all__ = ["METADATA", "GivenColumns", "partition_schema", "values_in"]
-
 METADATA: Final = pa.field(
     "_metadata",
     pa.struct(

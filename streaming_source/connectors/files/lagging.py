@@ -9,8 +9,6 @@ from typing import Final
 
 from alignment.timestamps import NO_TIMESTAMP
 
-__all__ = ["Lag", "LaggingDirectories", "Span"]
-
 _AGAIN: Final = 3
 """Listings in which a directory came behind the others: once may be a file that was delayed."""
 _DIRECTORIES: Final = 1000

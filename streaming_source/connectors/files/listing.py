@@ -20,8 +20,6 @@ from streaming_source.exceptions import MalformedDataError
 if TYPE_CHECKING:
     from streaming_source.connectors.files.sink_log import SinkLog
 
-__all__ = ["ListedDirectory", "ListedFile", "Lister", "list_directory", "list_files", "name_ten", "sink_log_of"]
-
 _log = log_of(__name__)
 
 _FULL_EVERY_S: Final = 60.0

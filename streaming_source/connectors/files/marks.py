@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from streaming_source.connectors.files.listing import ListedFile
 
-__all__ = ["MARK", "NO_MARKS", "Known", "MarkSet", "MarkSketch", "Marks", "marks_of"]
-
 MARK: Final = np.dtype([("path", "<u8"), ("version", "<u4")])
 """A digest of the path below the root, and one of size and modification time."""
 

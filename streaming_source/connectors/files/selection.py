@@ -15,8 +15,8 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.arrow_times import parse_iso8601
 from alignment.shown import log_of, without_secrets
+from alignment.time_texts import parse_iso8601
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.stores import (
     NO_STORAGE_OPTIONS,
@@ -25,8 +25,6 @@ from streaming_source.data_files.stores import (
     repr_without_secrets,
 )
 from streaming_source.exceptions import OptionError, PathNotFoundError
-
-__all__ = ["SINK_LOG", "Selection", "check_above", "check_entries", "is_hidden", "modified_ms", "split_paths"]
 
 _log = log_of(__name__)
 

@@ -17,8 +17,6 @@ from streaming_source.connectors.files.selection import SINK_LOG
 from streaming_source.exceptions import MalformedDataError
 from streaming_source.from_data import path_below
 
-__all__ = ["SinkLog", "last_micro_batch"]
-
 _SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 _SINK_LOG_VERSION: Final = "v1"
 _TRIALS: Final = 10

@@ -43,8 +43,6 @@ from streaming_source.exceptions import (
 if TYPE_CHECKING:
     from streaming_source.data_files.split_reader import FileSplitReader
 
-__all__ = ["FileSource"]
-
 _log = log_of(__name__)
 
 _RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")

@@ -10,8 +10,6 @@ from streaming_source.api.serializer import CodecSerializer
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 
-__all__ = ["FileSplit", "FileSplitSerializer"]
-
 
 @dataclass(frozen=True, slots=True)
 class FileSplit(RangedSplit):

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-__all__ = ["DEFAULT_CATALOG", "CatalogProperties", "load_table", "properties_of", "reload_table"]
-
 _PASSING: Final = {
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
     *("OperationalError", "ServerError", "ServiceUnavailableError", "EndpointConnectionError", "ConnectTimeoutError"),

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-__all__ = ["ancestry", "chain_between", "is_first", "rolled_back"]
-
 
 def ancestry(metadata: TableMetadata, head: int | None) -> list[Snapshot]:
     """Return a snapshot and its ancestors, newest first, as far as the table has them. O(snapshots)."""

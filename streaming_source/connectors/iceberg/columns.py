@@ -32,8 +32,6 @@ from pyiceberg.types import (
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import SchemaError, UnsupportedOperationError
 
-__all__ = ["IcebergColumns", "aliases_of", "check_change"]
-
 _PLAIN: Final[dict[type[IcebergType], pa.DataType]] = {
     BooleanType: pa.bool_(),
     IntegerType: pa.int32(),

@@ -16,8 +16,6 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry
 from streaming_source.data_files.file import DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
-__all__ = ["DeleteFiles", "partition_key"]
-
 _PATH_ID: Final = 2147483546
 """The id of the column `file_path` of delete files."""
 

@@ -18,8 +18,6 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.typedef import StructProtocol
 from pyiceberg.types import StructType
 
-__all__ = ["ADDED", "DELETED", "Entry", "EntryFile", "entries_of"]
-
 ADDED: Final = 1
 """`Entry.status` of a file that the snapshot of the entry added."""
 

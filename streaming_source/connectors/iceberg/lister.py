@@ -31,8 +31,6 @@ from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import Location
 
-__all__ = ["IcebergLister", "kind_of", "micro_batches_of"]
-
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
 """How long a snapshot stays where the table does not say."""

@@ -14,8 +14,6 @@ from pyarrow import fs
 
 from streaming_source.data_files.stores import StorageOptions
 
-__all__ = ["located_files", "storage_of_catalog"]
-
 _S3: Final = {
     "s3.endpoint": "endpoint_override",
     "s3.access-key-id": "access_key",

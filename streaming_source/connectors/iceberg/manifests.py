@@ -22,8 +22,6 @@ from streaming_source.connectors.tables.files import Deletes, Partition, listed
 from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds, end_of_milliseconds
 from streaming_source.exceptions import UnsupportedOperationError
 
-__all__ = ["FilesOfManifests", "given_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class FilesOfManifests:

@@ -7,8 +7,6 @@ from typing import Any, Final, cast
 
 from pyiceberg.catalog import Catalog
 
-__all__ = ["catalog_names_of", "metadata_location"]
-
 _SQL: Final = "pyiceberg.catalog.sql.SqlCatalog"
 
 

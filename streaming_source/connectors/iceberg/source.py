@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from streaming_source.connectors.iceberg.columns import IcebergColumns
     from streaming_source.connectors.iceberg.lister import IcebergLister
 
-__all__ = ["IcebergSource"]
-
 _MAIN: Final = "the main branch is read; leave it out, or give a batch the snapshot-id of the branch or tag"
 _BATCH: Final = "a batch reads one snapshot: give snapshot-id or as-of-timestamp"
 _SPLITS: Final = "splits follow from event times and row groups; leave it out"

@@ -26,8 +26,6 @@ from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 
-__all__ = ["FoundRecord", "KafkaAdmin", "TopicCheck", "replaced_topics"]
-
 T = TypeVar("T")
 
 _SPECS: Final = {

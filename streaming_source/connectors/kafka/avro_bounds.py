@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from streaming_source.connectors.kafka.avro_types import Schema, types_in
 
-__all__ = ["Check", "bounds_of", "is_bounded"]
-
 Check: TypeAlias = Callable[[bytes], None]
 """Raises a `ValueError` for a record, as bytes, that goes beyond the bounds."""
 

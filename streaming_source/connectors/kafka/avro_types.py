@@ -13,8 +13,6 @@ from alignment.arrow_times import integers_to_microseconds
 from streaming_source.connectors.kafka.schema_values import Change
 from streaming_source.exceptions import OptionError
 
-__all__ = ["AvroType", "Schema", "logical_type", "types_in"]
-
 Schema: TypeAlias = Any
 """A schema as `fastavro.parse_schema` returns it: a name, a list for a union, or a dict. Names are full names."""
 

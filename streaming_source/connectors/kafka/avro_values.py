@@ -18,8 +18,6 @@ from streaming_source.connectors.kafka.registry import SchemaText, UnknownSchema
 from streaming_source.connectors.kafka.schema_values import Decode, DecodedValues
 from streaming_source.exceptions import OptionError
 
-__all__ = ["AvroValues"]
-
 _UNKNOWN_S: Final = 10.0
 """For how long a schema that the registry does not know is not looked up again."""
 

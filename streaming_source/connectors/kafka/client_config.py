@@ -17,8 +17,6 @@ from streaming_source.connectors.kafka.java_settings import translated
 from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["CREDENTIALS_OF", "ClientConfig"]
-
 _QUIET: Final = {
     # The client would log twenty times a second that a broker is down. What matters is raised or logged here.
     "log_level": "2",

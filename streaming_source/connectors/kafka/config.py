@@ -35,8 +35,6 @@ from streaming_source.exceptions import OptionError
 if TYPE_CHECKING:
     from streaming_source.data_files.stores import StorageOptions
 
-__all__ = ["KAFKA_OPTIONS", "Indexing", "KafkaConfig", "kafka_arguments"]
-
 Indexing: TypeAlias = Literal["auto", "scan"]
 
 _SHORTEST_US: Final = 1000

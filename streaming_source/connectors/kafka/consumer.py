@@ -12,8 +12,6 @@ from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.faults import GONE, HOPELESS, code_of
 from streaming_source.connectors.kafka.subscription import Partition
 
-__all__ = ["PartitionConsumer"]
-
 _REQUEST_S: Final = 10.0
 _TRIAL_S: Final = 2.0
 """For a call that may get no answer."""

@@ -33,8 +33,6 @@ from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
 from streaming_source.connectors.kafka.time_index import Observed, TimeIndex
 from streaming_source.exceptions import DataLossError
 
-__all__ = ["IndexedKafkaSplitEnumerator", "KafkaSplitEnumerator", "create_enumerator"]
-
 _FIRST_CONTACT_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _LOOK_AT_ENDS_S: Final = 1.0

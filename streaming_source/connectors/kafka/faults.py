@@ -17,22 +17,6 @@ from alignment.shown import log_of
 from streaming_source.api import RetryPolicy
 from streaming_source.exceptions import DataLossError
 
-__all__ = [
-    "GONE",
-    "HOPELESS",
-    "OF_GROUPS",
-    "REFUSALS",
-    "SILENCE",
-    "BrokerRetries",
-    "Outage",
-    "TopicsRefusedError",
-    "code_of",
-    "fix_of",
-    "fix_of_right",
-    "is_answer",
-    "report_loss",
-]
-
 _log = log_of(__name__)
 
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})

@@ -8,8 +8,6 @@ from typing import Final
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["translated"]
-
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",

@@ -12,8 +12,6 @@ from alignment.shown import log_of
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import SourceError
 
-__all__ = ["Leaders", "LogEnd", "LogEnds"]
-
 _log = log_of(__name__)
 
 _FRESH_S: Final = 0.2

@@ -15,8 +15,6 @@ from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit,
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Boundary, Partition
 from streaming_source.exceptions import OptionError
 
-__all__ = ["FoundPartitions", "PartitionDiscovery"]
-
 _log = log_of(__name__)
 
 _INCARNATION_CHARACTERS: Final = 8

@@ -15,8 +15,6 @@ from streaming_source.connectors.kafka.registry import missing_package
 from streaming_source.connectors.kafka.schema_values import Change, Decode, DecodedValues
 from streaming_source.exceptions import OptionError
 
-__all__ = ["ProtobufValues"]
-
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 _PROTOBUF_TYPES: Final = {

@@ -22,19 +22,6 @@ from streaming_source.api import RecordBlock
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = [
-    "FIELDS",
-    "BinaryValues",
-    "Invalid",
-    "JsonValues",
-    "MessageColumns",
-    "Run",
-    "TextValues",
-    "ValueFormat",
-    "record_schema",
-    "runs_of",
-]
-
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _TIME: Final = pa.timestamp("us", tz="UTC")
 _WIDTH: Final = 80

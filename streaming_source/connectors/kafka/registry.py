@@ -14,8 +14,6 @@ from streaming_source.api.credentials import Credentials
 from streaming_source.connectors.kafka.client_config import CREDENTIALS_OF
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["SchemaRegistry", "SchemaText", "UnknownSchemaError", "missing_package"]
-
 _FORMAT: Final = "serialized"
 """A format of schemas that only Protobuf has: descriptors instead of text."""
 

@@ -12,8 +12,6 @@ from alignment.shown import log_of
 from streaming_source.connectors.kafka.faults import report_loss
 from streaming_source.connectors.kafka.subscription import Partition
 
-__all__ = ["NextOffset", "RetentionWatch"]
-
 _log = log_of(__name__)
 
 _PERIOD_S: Final = 60.0

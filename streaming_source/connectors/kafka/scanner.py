@@ -18,8 +18,6 @@ from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.exceptions import SourceError
 
-__all__ = ["Scanner", "SeenTimes"]
-
 SeenTimes: TypeAlias = tuple[Int64Array, Int64Array]
 """Offsets in ascending order, and event times, of records of one partition."""
 

@@ -15,8 +15,6 @@ from streaming_source.connectors.kafka.records import Invalid, ValueFormat
 from streaming_source.connectors.kafka.registry import SchemaRegistry, SchemaText, UnknownSchemaError
 from streaming_source.exceptions import SourceError
 
-__all__ = ["Change", "Decode", "DecodedValues"]
-
 Decode: TypeAlias = Callable[[Any, io.BytesIO], Any]
 """Decodes a value from its `SchemaId` and the bytes after it; raises anything but `SourceError` if it cannot."""
 

@@ -33,8 +33,6 @@ from streaming_source.exceptions import OffsetError
 if TYPE_CHECKING:
     from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
 
-__all__ = ["KafkaSource"]
-
 
 @dataclass(frozen=True)
 class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):

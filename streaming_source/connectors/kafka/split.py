@@ -11,8 +11,6 @@ from streaming_source.api import SourceSplit
 from streaming_source.api.serializer import CodecSerializer
 from streaming_source.connectors.kafka.subscription import Partition
 
-__all__ = ["KafkaCheckpoint", "KafkaCheckpointSerializer", "KafkaSplit", "KafkaSplitSerializer", "KnownTopic"]
-
 
 @dataclass(frozen=True, slots=True)
 class KafkaSplit(SourceSplit):

@@ -29,8 +29,6 @@ from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from streaming_source.exceptions import SourceError
 
-__all__ = ["KafkaSplitReader"]
-
 _BATCH: Final = 5000
 _PORTION: Final = 500
 """Messages that are alive at once: with more than `gc.get_threshold()` (700), garbage collection takes as long as

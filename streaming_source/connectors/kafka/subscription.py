@@ -12,8 +12,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from streaming_source.exceptions import OptionError
 
-__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "Boundary", "Lookup", "Partition", "Subscription"]
-
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3

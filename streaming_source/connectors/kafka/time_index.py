@@ -25,8 +25,6 @@ from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition
 
-__all__ = ["Observed", "TimeIndex"]
-
 
 class _Indexed(NamedTuple):
     """A split, and how far it is indexed.

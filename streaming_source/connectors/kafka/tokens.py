@@ -10,8 +10,6 @@ from uuid import uuid4
 
 from streaming_source.exceptions import OptionError, SourceError
 
-__all__ = ["MakeToken", "TokenProvider"]
-
 MakeToken: TypeAlias = Callable[[], tuple[Any, ...]]
 """Returns a token and when it expires, in seconds since the epoch; a principal and extensions may follow."""
 

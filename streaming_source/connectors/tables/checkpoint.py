@@ -13,8 +13,6 @@ from streaming_source.api.serializer import check_version
 from streaming_source.connectors.tables.waiting import Key, Progress, Step
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["TableCheckpoint", "TableCheckpointSerializer"]
-
 
 @dataclass(frozen=True, slots=True)
 class TableCheckpoint:

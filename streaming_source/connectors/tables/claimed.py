@@ -16,8 +16,6 @@ from streaming_source.checkpoint.writer import TableWriters
 from streaming_source.connectors.tables.commits import Commit
 from streaming_source.exceptions import ClaimError
 
-__all__ = ["LATE_OF", "NAMED", "ClaimedCommits"]
-
 _log = log_of(__name__)
 
 LATE_OF: Final = "lateRecordsOf "

@@ -13,18 +13,6 @@ from alignment.shown import log_of
 from streaming_source.connectors.tables.files import LISTED
 from streaming_source.exceptions import ClaimError, DataLossError, MalformedDataError
 
-__all__ = [
-    "Broken",
-    "Chain",
-    "ChangeRules",
-    "Commit",
-    "CommitKind",
-    "Commits",
-    "MicroBatch",
-    "NewestMicroBatches",
-    "gone_with",
-]
-
 _log = log_of(__name__)
 
 CommitT = TypeVar("CommitT")

@@ -33,8 +33,6 @@ from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError
 
-__all__ = ["TableEnumerator"]
-
 _FEW: Final = 1_000
 """Versions whose writers are remembered after their files were read."""
 

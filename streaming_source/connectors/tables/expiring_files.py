@@ -9,8 +9,6 @@ from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration
 from alignment.shown import log_of
 
-__all__ = ["ExpiringFiles"]
-
 _log = log_of(__name__)
 
 _AGAIN_MS: Final = 3_600_000

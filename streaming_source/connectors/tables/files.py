@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from alignment import arrow_compute as pc
 
-__all__ = ["FILES", "LISTED", "Deletes", "Partition", "TableFile", "files_of", "listed"]
-
 Partition: TypeAlias = tuple[tuple[str, str | None], ...]
 """The values of a file's partition as text, by what the format calls their columns; None is null."""
 

@@ -16,8 +16,6 @@ from streaming_source.connectors.tables.commits import Chain, Commit
 from streaming_source.connectors.tables.files import TableFile
 from streaming_source.data_files.file import DataFile
 
-__all__ = ["BEFORE_ALL", "ColumnBounds", "Start", "TableLister"]
-
 BEFORE_ALL: Final = -1
 """The version of a table that has none yet."""
 

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from alignment.shown import log_of
 from streaming_source.exceptions import SchemaError
 
-__all__ = ["NewColumns"]
-
 _log = log_of(__name__)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from alignment.arrow_times import UTC, parse_iso8601
+from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
 from streaming_source.connectors.tables.enumerator import TableEnumerator
@@ -20,8 +20,6 @@ from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.data_files.stores import STORAGE_OPTIONS
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SchemaError
-
-__all__ = ["LIMIT", "TableSource", "table_options"]
 
 LIMIT: Final = "which files are opened follows from their event times; limit a micro-batch with maxRowsPerTrigger"
 """What to do instead of limiting a micro-batch by files or bytes."""

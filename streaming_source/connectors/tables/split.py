@@ -13,8 +13,6 @@ from streaming_source.connectors.tables.files import Deletes, TableFile
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["TableSplit", "TableSplitSerializer", "split_id_of"]
-
 
 def split_id_of(file: TableFile) -> str:
     """A file that was removed and added again is another split."""

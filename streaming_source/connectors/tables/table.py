@@ -22,8 +22,6 @@ from streaming_source.connectors.tables.lister import TableLister
 from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, StorageOptions
 
-__all__ = ["Table"]
-
 ForeignWriters: TypeAlias = Literal["late", "fail"]
 
 _SHORTEST_US: Final = 1000

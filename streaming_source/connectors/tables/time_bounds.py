@@ -8,12 +8,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from alignment.arrow_times import UTC, is_order_preserving
+from alignment.arrow_times import is_order_preserving
 from alignment.column_paths import fields_on_path
+from alignment.time_texts import UTC
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
-
-__all__ = ["NO_TIMES", "TimeBounds", "end_of_milliseconds", "whole_milliseconds"]
 
 NO_TIMES: Final = (MAX_WATERMARK, NO_TIMESTAMP)
 """The bounds of a file in which no record has a valid event time."""

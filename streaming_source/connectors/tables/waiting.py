@@ -23,8 +23,6 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.tables.files import FILES, TableFile
 from streaming_source.exceptions import OffsetError
 
-__all__ = ["Key", "Progress", "Step", "WaitingTableFiles", "divided", "key_of"]
-
 _KEYS: Final = (("low_us", "ascending"), ("path", "ascending"), ("version", "ascending"))
 
 

@@ -33,8 +33,6 @@ from streaming_source.exceptions import SourceError, UnsupportedOperationError
 from streaming_source.reader.base import SplitOutput
 from streaming_source.reader.fetcher import fetched_by
 
-__all__ = ["AheadReader", "AheadSplit", "FetchResult", "FetchedBlock", "columns_for_times", "read_range"]
-
 
 def columns_for_times(schema: pa.Schema, assigner: TimestampAssigner, others: Sequence[str] = ()) -> pa.Schema:
     """The columns of event times, and others by path; at least one: records without columns cannot be counted."""

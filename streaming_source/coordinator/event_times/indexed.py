@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from streaming_source.coordinator.event_times.ahead_reader import FetchedBlock
 
-__all__ = ["IndexedTimes"]
-
 
 class IndexedTimes(EventTimeProvider[SplitT]):
     """The enumerator knows its records' event times, and adds them to the index.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from streaming_source.coordinator.event_times.ahead_reader import FetchedBlock
 
-__all__ = ["EventTimeProvider", "RecordNumber"]
-
 RecordNumber = NewType("RecordNumber", int)
 """A place in a split as the engine and its index count it.
 

@@ -37,8 +37,6 @@ from streaming_source.coordinator.event_times.split_scan import (
 )
 from streaming_source.coordinator.state import ReadRules, SourceState
 
-__all__ = ["ReadAheadTimes"]
-
 _log = log_of(__name__)
 
 

@@ -27,9 +27,6 @@ from streaming_source.coordinator.event_times.split_ends import SplitEnds
 from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import SourceError
 
-__all__ = ["ReportedTimes"]
-
-
 _log = log_of(__name__)
 
 _WARN_US: Final = 60_000_000

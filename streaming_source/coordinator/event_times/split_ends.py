@@ -15,9 +15,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader
 
-__all__ = ["EndProbed", "SplitEnds"]
-
-
 _log = log_of(__name__)
 
 EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]

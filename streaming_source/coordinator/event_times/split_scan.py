@@ -17,8 +17,6 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.event_times.ahead_reader import AheadReader, AheadSplit, FetchedBlock, FetchResult
 from streaming_source.coordinator.event_times.provider import RecordNumber
 
-__all__ = ["FetchScheduler", "FetchedRecords", "Fetcher", "PostedFetch", "SplitScan", "Stage"]
-
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
 """How soon to fetch again what brought nothing: later from time to time."""

@@ -13,8 +13,6 @@ from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.columnar import ColumnarFile, ColumnarFormat
 from streaming_source.exceptions import MalformedDataError
 
-__all__ = ["ArrowFormat"]
-
 _FILE_MAGIC: Final = b"ARROW1"
 _FEATHER_1_MAGIC: Final = b"FEA1"
 

@@ -21,8 +21,6 @@ from streaming_source.data_files.evolution import with_given
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, SeekPoint, StoredFile
 from streaming_source.exceptions import DataLossError, MalformedDataError
 
-__all__ = ["BATCH_ROWS", "BoolArray", "Chunk", "FileFormat", "OpenFile", "times_in"]
-
 _log = log_of(__name__)
 
 BATCH_ROWS: Final = 65_536

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from alignment.column_paths import fields_on_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from alignment.watermarks import MAX_WATERMARK
+from alignment.watermarks import MAX_WATERMARK, BoolArray
 from streaming_source.data_files.evolution import (
     check_columns,
     check_distinct,
@@ -28,13 +28,11 @@ from streaming_source.data_files.evolution import (
 )
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import Block, FileBlocks, FileRows, SeekPoint, StoredFile
-from streaming_source.data_files.formats.base import BATCH_ROWS, BoolArray, Chunk, FileFormat, OpenFile, times_in
+from streaming_source.data_files.formats.base import BATCH_ROWS, Chunk, FileFormat, OpenFile, times_in
 from streaming_source.exceptions import MalformedDataError
 
 if TYPE_CHECKING:
     from streaming_source.data_files.stored_names import StoredNames
-
-__all__ = ["ColumnarFile", "ColumnarFormat", "ParquetFormat"]
 
 
 class ColumnarFile(OpenFile):

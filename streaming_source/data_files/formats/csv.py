@@ -14,19 +14,17 @@ import pyarrow as pa
 from pyarrow import csv
 
 from alignment import arrow_compute as pc
+from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.formats.base import BoolArray
 from streaming_source.data_files.formats.csv_unlike import unlike_lines, unlike_records
 from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records
 from streaming_source.data_files.formats.lines import LineFile
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import is_time
 from streaming_source.exceptions import OptionError, SchemaError
-
-__all__ = ["CsvFormat", "character"]
 
 _BLANKS: Final = bytes(range(33))
 

@@ -10,11 +10,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from streaming_source.data_files.formats.base import BoolArray
+from alignment.watermarks import BoolArray
 from streaming_source.data_files.formats.csv_values import CsvQuoting
 from streaming_source.data_files.formats.lines import line_ends
-
-__all__ = ["unlike_lines", "unlike_records"]
 
 _WINDOW: Final = 128 * 1024
 """Bytes that are compared at once: they stay in the processor's cache."""

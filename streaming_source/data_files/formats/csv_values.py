@@ -19,8 +19,6 @@ from streaming_source.data_files.formats.exact_values import (
 )
 from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
 
-__all__ = ["CsvQuoting", "read_records"]
-
 _FLOAT: Final = re.compile(
     r"[+-]?(?:(?P<word>NaN|Infinity)|(?P<decimal>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[fFdD]?"
     r"|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?\d+)[fFdD]?)",

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from streaming_source.data_files.formats.text_times import WrittenTimes
 
-__all__ = ["KnownTimes", "UnfitError", "decimal_of", "float_of", "is_whole", "spark_type", "whole_of"]
-
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE]([+-]?\d+))?")
 _FAR: Final = 400

@@ -13,15 +13,13 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from alignment import arrow_compute as pc
+from alignment.watermarks import BoolArray
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.formats.base import BoolArray
 from streaming_source.data_files.formats.json_values import decoded_base64, elements_in, read_records
 from streaming_source.data_files.formats.lines import LONGEST_RECORD, LineFile, line_ends
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
-
-__all__ = ["JsonFormat"]
 
 _BLANKS: Final = b" \t\r\n"
 _RETURN: Final = ord("\r")

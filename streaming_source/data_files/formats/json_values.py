@@ -23,8 +23,6 @@ from streaming_source.data_files.formats.exact_values import (
 )
 from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
 
-__all__ = ["Token", "decoded_base64", "elements_in", "parse_value", "read_records"]
-
 
 class Token(NamedTuple):
     """A value other than text and null, and where in the record it stands.

@@ -18,13 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from alignment.watermarks import BoolArray
 from streaming_source.api.options import choice, option_field, text
 from streaming_source.data_files.faults import malformed_as, opened
 from streaming_source.data_files.file import FileRows, StoredFile
-from streaming_source.data_files.formats.base import BoolArray, Chunk, FileFormat, OpenFile
+from streaming_source.data_files.formats.base import Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
-
-__all__ = ["LONGEST_RECORD", "LineFile", "LineFormat", "TextFormat", "line_ends"]
 
 _COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
 _BLOCK_BYTES: Final = 4 * 1024 * 1024

@@ -14,8 +14,6 @@ from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.data_files.formats.columnar import ParquetFormat
 from streaming_source.exceptions import OptionError
 
-__all__ = ["FORMAT_OPTIONS", "format_of"]
-
 _NAMES: Final = ("parquet", "arrow", "orc", "csv", "json", "text")
 
 

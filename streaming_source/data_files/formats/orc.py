@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.arrow_times import UTC, in_utc, time_zone
+from alignment.arrow_times import time_zone
 from alignment.exceptions import InvalidArgumentError
+from alignment.time_texts import UTC, in_utc
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.columnar import ColumnarFile, ColumnarFormat
 from streaming_source.exceptions import MalformedDataError, SourceError
-
-__all__ = ["OrcFormat", "machine_zone"]
 
 _LOCALTIME: Final = Path("/etc/localtime")
 

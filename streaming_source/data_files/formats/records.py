@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.arrow_times import UTC
+from alignment.time_texts import UTC
+from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, choice, option_field, text
-from streaming_source.data_files.formats.base import BoolArray, Chunk
+from streaming_source.data_files.formats.base import Chunk
 from streaming_source.data_files.formats.lines import LineFile, LineFormat
 from streaming_source.data_files.formats.text_times import (
     TimePattern,
@@ -25,8 +26,6 @@ from streaming_source.data_files.formats.text_times import (
     time_pattern,
 )
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
-
-__all__ = ["RecordFormat"]
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _SHOWN: Final = 200

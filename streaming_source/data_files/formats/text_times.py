@@ -17,8 +17,6 @@ from alignment import arrow_compute as pc
 from alignment.time_texts import UTC, parse_dates, parse_times
 from streaming_source.exceptions import OptionError
 
-__all__ = ["TimePattern", "WrittenTimes", "are_times", "inferred", "is_time", "may_be_time", "time_pattern"]
-
 _MONTHS: Final = (
     "January February March April May June July August September October November December".split()  # noqa: SIM905
 )

@@ -15,8 +15,6 @@ from streaming_source.monitoring.causes.of_records import far_record
 from streaming_source.monitoring.causes.of_waits import beyond_the_limit
 from streaming_source.monitoring.causes.rule import Advice, Rule, records_outside
 
-__all__ = ["RULES", "advice_on", "cause_of", "sentence"]
-
 RULES: Final[tuple[Rule, ...]] = (
     of_query.FAILED,
     of_query.ENDED,

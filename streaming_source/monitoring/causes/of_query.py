@@ -11,8 +11,6 @@ from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.causes.rule import Advice, Rule
 
-__all__ = ["ENDED", "FAILED", "LONG_BATCH", "SLOW_BATCHES", "STOPPED", "UNREAD"]
-
 _CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
 """Of Spark's error where two queries write one checkpoint."""
 _SINKS: Final = ("_spark_metadata", "_delta_log")

@@ -23,21 +23,6 @@ from streaming_source.monitoring.causes.rule import (
     where,
 )
 
-__all__ = [
-    "ALL_IDLE",
-    "EARLIER",
-    "EMPTY",
-    "FUTURE",
-    "INVALID",
-    "LATE",
-    "NOTHING",
-    "NO_SPLITS",
-    "SILENT",
-    "SLOWEST",
-    "UNIT",
-    "far_record",
-]
-
 _SOON_US: Final = 1_000_000
 """A split that has had nothing to read for less is not silent: its next records are on their way."""
 _YEAR_US: Final = 365 * 86_400_000_000

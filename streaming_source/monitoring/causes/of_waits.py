@@ -13,20 +13,6 @@ from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.causes.rule import Advice, Rule, because, first_waits, where
 
-__all__ = [
-    "AWAY",
-    "DRIFT",
-    "GROUP",
-    "HORIZON",
-    "MIN_ROWS",
-    "REPORT",
-    "ROWS",
-    "TRANSACTION",
-    "UPSTREAM",
-    "beyond_the_limit",
-    "usual_move_us",
-]
-
 _FEW: Final = 3
 """Micro-batches that make a trend."""
 _LONG: Final = 10

@@ -10,8 +10,6 @@ from alignment.explain import Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.sentence import duration_text, moment
 from alignment.watermarks import MIN_WATERMARK
 
-__all__ = ["Advice", "Advise", "Rule", "because", "becomes_idle", "first_waits", "records_outside", "where"]
-
 _STANDING_US: Final = 1_000_000
 """A watermark that has not moved for less than this *is* somewhere; after that it *stands* there."""
 

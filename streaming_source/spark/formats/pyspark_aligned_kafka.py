@@ -2,6 +2,4 @@
 
 from streaming_source.spark.format_class import format_class
 
-__all__ = ["DefaultSource"]
-
 DefaultSource = format_class("aligned_kafka")

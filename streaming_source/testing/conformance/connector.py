@@ -13,8 +13,6 @@ from streaming_source.testing.fakes import FakeClock
 from streaming_source.testing.harness import SourceHarness
 from streaming_source.testing.micro_batch import PATIENCE_S, EmittedRecord, ReadBatch
 
-__all__ = ["ROWS", "SECOND_US", "START_US", "ConnectorUnderTest", "Expected", "records_by_batch", "times_of"]
-
 Expected: TypeAlias = dict[str, list[tuple[int, int]]]
 """Position and event time of every record by split id, in order of positions."""
 

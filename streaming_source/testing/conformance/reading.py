@@ -26,8 +26,6 @@ from streaming_source.testing.conformance.connector import (
 from streaming_source.testing.harness import SourceHarness
 from streaming_source.testing.micro_batch import CollectingOutput, EmittedRecord
 
-__all__ = ["GrowingSuite", "ReadingSuite"]
-
 _THREADS_END_S: Final = 5.0
 
 

@@ -25,8 +25,6 @@ from streaming_source.testing.fakes import TestingEnumeratorContext
 from streaming_source.testing.harness import SourceHarness
 from streaming_source.testing.micro_batch import EmittedRecord
 
-__all__ = ["EnumeratingSuite", "RecoverySuite", "SerializingSuite"]
-
 _MAX_ROWS: Final = 5
 
 _MOMENTS: Final = (
