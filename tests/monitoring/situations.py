@@ -148,10 +148,12 @@ class Situation:
             folder = self.folder / "checkpoint" / log
             folder.mkdir(parents=True, exist_ok=True)
             text = "\n".join(["v1", json.dumps(metadata), json.dumps(offset)])
-            file = folder / str(self._harness.state.sequence - 1)
-            file.write_text(text)
-            # Spark's clock is the system's.
-            os.utime(file, (self.clock.now_us() / 1e6,) * 2)
+            name = str(self._harness.state.sequence - 1)
+            # As Spark writes a log: whole, or not there. And its clock is the system's.
+            part = folder / f".{name}.tmp"
+            part.write_text(text)
+            os.utime(part, (self.clock.now_us() / 1e6,) * 2)
+            part.replace(folder / name)
 
     def _report(self) -> None:
         self._harness.coordinator.end_batch()

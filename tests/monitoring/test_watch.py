@@ -228,8 +228,11 @@ def test_events_come_when_the_checkpoint_changes_and_bring_the_new_state(server:
         assert events.headers["Content-Type"].startswith("text/event-stream")
         first = next_state(events)
         go_on(query, 20)
-        while len((found := next_state(events))["sources"][0]["batches"]) < 2:
-            pass
+        found = next_state(events)
+        while len(found["sources"][0]["batches"]) < 2:
+            # What the page shows while Spark writes is a state of the query, and nothing else.
+            assert (found["note"], found["sources"][0]["batches"]) == ("", [0])
+            found = next_state(events)
         assert found["version"] != first["version"]
         assert found["sources"][0]["batches"] == [0, 1]
 
