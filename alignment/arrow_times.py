@@ -71,7 +71,7 @@ def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> No
 
 
 def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
-    """Whether the smallest and largest value of a column are also its earliest and latest time.
+    """Return whether the smallest and largest value of a column are also its earliest and latest time.
 
     Not so for text (other zones sort differently), nor, in practice, for floats: their statistics may hide a
     NaN.
@@ -85,7 +85,7 @@ def is_order_preserving(data_type: pa.DataType, unit: str | None) -> bool:
 
 
 def may_lack_zone(data_type: pa.DataType) -> bool:
-    """Whether values of this type may be times without a zone."""
+    """Return whether values of this type may be times without a zone."""
     is_local = pa.types.is_timestamp(data_type) and data_type.tz is None
     return bool(_is_text(data_type) or pa.types.is_date(data_type) or is_local)
 
@@ -272,7 +272,7 @@ def time_zone(name: str) -> str:
 
 
 def is_in_order(local_us: int, zone: str) -> bool:
-    """Whether what is earlier or later than this on a zone's clocks is so in UTC: not where they are set forward."""
+    """Return whether what a zone's clocks order before or after this is so in UTC: not where they are set forward."""
     if zone == UTC:
         return True
     around = in_utc(np.array([local_us - _US_IN_HOURS, local_us, local_us + _US_IN_HOURS]), zone)

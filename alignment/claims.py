@@ -35,7 +35,7 @@ _VOUCH: Final = "if rows come behind the watermark by a time that you know, name
 
 
 class OperatorKind(StrEnum):
-    """What a stateful operator does, as far as claims depend on it."""
+    """The work of a stateful operator, as far as claims depend on it."""
 
     WINDOWS = "windows"
     DEDUPLICATION = "deduplication"
@@ -55,7 +55,7 @@ class WriterOperator:
 
 @dataclass(frozen=True, slots=True)
 class WriterShape:
-    """What a checkpoint shows of a query.
+    """The shape of a query, as its checkpoint shows it.
 
     `operators` are in the order in which rows pass them. `sources` has, for each source of this library, the names
     under which its frame may have the event time, the likeliest first; None for another source.
@@ -66,7 +66,7 @@ class WriterShape:
 
     @property
     def is_ours(self) -> bool:
-        """Whether all its sources are of this library."""
+        """True if all its sources are of this library."""
         return None not in self.sources
 
 
@@ -90,7 +90,7 @@ class NoClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClaimRule:
-    """How claims on a column follow: from the sources' watermarks, or else from the query's, less `behind_us`."""
+    """The rule for claims on a column: from the sources' watermarks, or else from the query's, less `behind_us`."""
 
     column: str
     by_sources: bool
@@ -210,7 +210,7 @@ class WrittenCommit(Protocol):
 
     @property
     def micro_batches(self) -> Sequence[tuple[str, int]]:
-        """What it was written by: ids of queries, each with the number of its micro-batch."""
+        """Return what it was written by: ids of queries, each with the number of its micro-batch."""
 
     def check_claims(self, own: Sequence[tuple[str, int]], known: Collection[str]) -> None:
         """Raise if nothing follows of the micro-batches `own`, or if it ends what is claimed of `known` queries."""
@@ -235,7 +235,7 @@ class StrangeCommit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the writers of one table claim, from commit to commit.
+    """The claims of the writers of one table, from commit to commit.
 
     Attributes
     ----------

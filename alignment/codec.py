@@ -61,7 +61,7 @@ class NotAsDeclaredError(AlignmentError, ValueError):
 
 
 class Form(NamedTuple):
-    """How a value is written if not by its type: `write` gives what JSON has, and `read` raises a `ValueError`."""
+    """The form of a value beside its type: `write` gives what JSON has, and `read` raises a `ValueError`."""
 
     write: Convert
     read: Convert
@@ -69,7 +69,7 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How a field is written, beside its type.
+    """The way a field is written, beside its type.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ def _fields_of(kind: type[Any], row: Sequence[str], mode: _Mode) -> tuple[_Field
 
 @cache
 def _converters(declared: Any, mode: _Mode) -> tuple[Convert | None, Convert]:
-    """What writes a value of a declared type, None for what JSON has itself, and what reads it."""
+    """Return what writes a value of a declared type, None for what JSON has itself, and what reads it."""
     origin, parts = get_origin(declared), get_args(declared)
     if origin is Annotated:
         return _annotated(parts[0], next((one for one in parts[1:] if isinstance(one, Wire)), Wire()), mode)

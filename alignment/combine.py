@@ -22,7 +22,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
 
 class SplitStatus(IntEnum):
-    """What a split does at the moment; fits an int8 array."""
+    """The state of a split at the moment; fits an int8 array."""
 
     ACTIVE = 0
     PAUSED = 1
@@ -131,7 +131,7 @@ class SplitWatermarks:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there were splits and none counts now; False before the first one. O(1)."""
+        """True if there were splits and none counts now; False before the first one. O(1)."""
         return self._is_idle
 
     def __repr__(self) -> str:

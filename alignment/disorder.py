@@ -1,4 +1,4 @@
-"""How far records are out of order, and how far splits are apart: what a delay would have covered.
+"""The disorder of records, and the distance between splits: what a delay would have covered.
 
 A record's *disorder* is how far it is behind the latest record before it in its split: the smallest bound on
 out-of-orderness under which it is on time. Its *lag* is how far it is behind the latest record of all splits that was
@@ -57,7 +57,7 @@ class DisorderHistogram:
 
     @property
     def total(self) -> int:
-        """How many were counted."""
+        """Return how many were counted."""
         return int(self._counts.sum())
 
     def covering_us(self, share: Fraction) -> int:
@@ -78,7 +78,7 @@ class DisorderHistogram:
 
 @dataclass(slots=True)
 class SplitDisorder:
-    """What is known of the event times of one split, from its records in their order.
+    """The event times of one split, as far as they are known from its records in their order.
 
     Positions are those of `[start, stop)`; `invalid` of its rows have no valid event time. `earliest_us` and
     `latest_us` are None before any event time; `disorder` is that of all records that have one. `reached` is
@@ -115,7 +115,7 @@ class SplitDisorder:
 
 
 def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
-    """What reading all of these at one pace comes to.
+    """Return what reading all of these at one pace comes to.
 
     That is `int64[PACES]`, the latest event time of all splits that was read before the one before each micro-batch;
     and how far the latest event times of two splits are apart, at most, in microseconds.
@@ -127,7 +127,7 @@ def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
 
 
 class DelayCount:
-    """How many records some delays cover, counted when they are read again.
+    """A count of the records that some delays cover, made when they are read again.
 
     `int64[k]` each: `late` are records whose disorder exceeds each delay, late in their own split with that as a bound;
     `behind` are those whose lag does, below Spark's watermark with that delay. `lag` is of all records that have one:
@@ -158,7 +158,7 @@ class DelayCount:
 
 
 class Arrivals:
-    """How far records are behind the latest of those that came before them, where they come many at once.
+    """The distances of records behind the latest of those that came before them, where they come many at once.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ class Arrivals:
         self.disorder = DisorderHistogram()
 
     def __len__(self) -> int:
-        """How often records came to a log that had some."""
+        """Return how often records came to a log that had some."""
         units = {unit for known in self._units.values() for unit in known}
         return len(units) - len({log for log, _ in units})
 
@@ -207,7 +207,7 @@ class Arrivals:
 
 
 class KeptState:
-    """How many records a query keeps as state that reads all by event time, since they stand in another order.
+    """The records that a query keeps as state that reads all by event time, since they stand in another order.
 
     It is looked at as all splits have been read up to each of `BOUNDS` event times between the first and the last:
     the watermark is below what is unread then, and what was read above it is kept.

@@ -278,7 +278,7 @@ class Engine:
 
     @property
     def is_due(self) -> bool:
-        """Whether a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
+        """True if a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
         return self._changed or self.idle_clock.is_due()
 
     @property

@@ -16,7 +16,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, BoolArray, Int64Array
 
 Overlap: TypeAlias = Literal["drop", "keep", "fail"]
-"""What becomes of records outside of a range: they are left out, handed on, or an error."""
+"""The fate of records outside of a range: they are left out, handed on, or an error."""
 
 INSIDE: Final = 0
 PARTLY: Final = 1
@@ -77,7 +77,7 @@ class EventTimeRange:
             raise InvalidArgumentError(f"overlap = {self.overlap!r}: must be one of {', '.join(get_args(Overlap))}")
 
     def __bool__(self) -> bool:
-        """Whether there is a bound at all."""
+        """Return whether there is a bound at all."""
         return self.from_us is not None or self.until_us is not None
 
     def outside(self, times: Int64Array) -> BoolArray:

@@ -1,4 +1,4 @@
-"""What happens to a source between two plans: the events that drive an `Engine`.
+"""Events of a source between two plans: they drive an `Engine`.
 
 An event is a frozen value. It has what became known, and processing time where that matters; it does nothing. The
 same events in the same order give the same plans, so that a log of them can be replayed. Processing time is in
@@ -67,7 +67,7 @@ class RangeReport:
 
     @property
     def records(self) -> int:
-        """How many records the range has."""
+        """Return how many records the range has."""
         return self.stop - self.start - self.gaps
 
 

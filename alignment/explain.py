@@ -27,7 +27,7 @@ _MOST = 0.8
 
 
 class WaitsFor(StrEnum):
-    """What a split waits for."""
+    """Things that a split waits for."""
 
     NOTHING = "nothing"
     RECORDS = "records"
@@ -71,7 +71,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the user decided, in microseconds, and the read limits of the last plan; None where nothing is."""
+    """The user's decisions, in microseconds, and the read limits of the last plan; None where nothing is."""
 
     out_of_orderness_us: int | None = None
     max_drift_us: int | None = None
@@ -96,7 +96,7 @@ class GroupMember:
     until_us: int
 
     def is_overdue(self, at_us: int) -> bool:
-        """Whether it has missed a report: it reports several times in the time for which one counts."""
+        """Return whether it has missed a report: it reports several times in the time for which one counts."""
         return at_us - self.reported_us > (self.until_us - self.reported_us) // 3
 
 
@@ -188,7 +188,7 @@ class SplitExplanation(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it holds the watermark."""
+        """True if it holds the watermark."""
         return self.status in _COUNTING
 
 
@@ -235,7 +235,7 @@ class Explanation:
 
     @property
     def waits_for_group(self) -> bool:
-        """Whether the alignment group sets the limit."""
+        """True if the alignment group sets the limit."""
         return any(split.waits_for is WaitsFor.GROUP for split in self.splits)
 
     @cached_property
@@ -275,7 +275,7 @@ class Explanation:
 
     @property
     def is_in_the_future(self) -> bool:
-        """Whether the watermark is later than the clock, by more than clocks differ."""
+        """True if the watermark is later than the clock, by more than clocks differ."""
         return self.at_us + FUTURE_US < self.watermark < MAX_WATERMARK
 
     @property
@@ -295,7 +295,7 @@ class Explanation:
 
     @property
     def batch_takes_us(self) -> int | None:
-        """How long the last micro-batch has taken, where that is why the watermark is not further; else None.
+        """Return how long the last micro-batch has taken, where that is why the watermark is not further; else None.
 
         One that is not done, and is planned for long; or one that took long, of a query that does nothing else.
         """

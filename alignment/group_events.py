@@ -1,4 +1,4 @@
-"""What a source of an alignment group learns, and what it is told to do: the values that drive a `Membership`.
+"""Events of a source of an alignment group, and what it is told to do: the values that drive a `Membership`.
 
 Times are in microseconds, by a clock that all members on a host share and that does not go back.
 """
@@ -78,7 +78,7 @@ class PlanStarted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a source is after a plan; see `SourceReport` for the fields."""
+    """The progress of a source after a plan; see `SourceReport` for the fields."""
 
     watermark: int | None = None
     next_us: int | None = None

@@ -28,7 +28,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, saturating_add
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """How far the next plan of a source gets by its own rules; times in microseconds.
+    """The reach of the next plan of a source by its own rules; times in microseconds.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class TriggerPart:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """What one source of a group reports after a micro-batch was planned; times in microseconds.
+    """The report of one source of a group after a micro-batch was planned; times in microseconds.
 
     Attributes
     ----------
@@ -251,7 +251,7 @@ class AlignmentGroup:
         del self._reports[member_id]
 
     def limit(self, member_id: str) -> int:
-        """How far a member may go, by `source_limit`. An `UnknownMemberError` if it is not in the group."""
+        """Return how far a member may go, by `source_limit`. An `UnknownMemberError` if it is not in the group."""
         self._get(member_id)
         return source_limit(member_id, self._reports)
 

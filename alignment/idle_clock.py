@@ -123,7 +123,7 @@ class IdleClock:
     # ---- plans ---------------------------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether, as of the last probe, a split may have become idle. O(1)."""
+        """Return whether, as of the last probe, a split may have become idle. O(1)."""
         return self._deadline_us is not None and (self.last_probe_us or 0) >= self._deadline_us
 
     def idle(self, table: SplitTable, drains_from_us: int | None = None, marked: BoolArray | None = None) -> BoolArray:
@@ -180,7 +180,7 @@ class IdleClock:
             self._deadline_us = now_us + self.timeout_us
 
     def is_empty_source_idle(self, drains_from_us: int | None = None) -> bool:
-        """Whether a source that has no split is idle; see `idle`. O(1).
+        """Return whether a source that has no split is idle; see `idle`. O(1).
 
         A run that ends does not wait for the first split of a source, as for the first record of a split.
         """

@@ -61,7 +61,7 @@ _FOR_A_RUN_US: Final = 30 * 24 * 3600 * 1_000_000
 
 _SPARED: Final = 2
 _ATTEMPTS: Final = 20
-"""How often a run waits in vain for others before it leaves the group, and how often of these without a pause."""
+"""Times that a run waits in vain for others before it leaves the group, and how many of these without a pause."""
 
 _SHORTEST_LEASE_US: Final = 10_000_000
 _LEASE_INTERVALS: Final = 10
@@ -76,7 +76,7 @@ class _Phase(StrEnum):
 
 @dataclass(slots=True)
 class _Other:
-    """What is remembered of another member: its calls when it was last seen, and in how many triggers it kept step."""
+    """The memory of another member: its calls when it was last seen, and in how many triggers it kept step."""
 
     calls: int = 0
     steps: int = 0
@@ -160,23 +160,23 @@ class Membership:
 
     @property
     def has_left(self) -> bool:
-        """Whether it takes no part any more."""
+        """True if it takes no part any more."""
         return self._phase is _Phase.LEFT
 
     @property
     def needs_lookahead(self) -> bool:
-        """Whether other sources of its query plan by how far its next plan gets."""
+        """True if other sources of its query plan by how far its next plan gets."""
         return not self.has_left and self.in_one_query
 
     @property
     def waits(self) -> bool:
-        """Whether it has something to read as soon as the others let it, or something to follow."""
+        """True if it has something to read as soon as the others let it, or something to follow."""
         is_follower = self.in_one_query and self._progress.status is SplitStatus.IDLE
         return not self.has_left and (self._progress.next_us is not None or is_follower)
 
     @property
     def may_go_on(self) -> bool:
-        """Whether its next plan may do more than the last one, by the reports last seen."""
+        """True if its next plan may do more than the last one, by the reports last seen."""
         if self._progress.next_us is not None and self.limit_us != self.planned_limit_us:
             return True
         is_idle = self._progress.status is SplitStatus.IDLE
@@ -193,7 +193,7 @@ class Membership:
         return frozenset(i for i, other in self._others.items() if other.is_stranger)
 
     def holds(self, next_us: int | None) -> bool:
-        """Whether the limit of the last plan keeps this source from its next record."""
+        """Return whether the limit of the last plan keeps this source from its next record."""
         return next_us is not None and next_us > self.planned_limit_us and not self.has_left
 
     # ---- events --------------------------------------------------------------------------------------------------
@@ -351,14 +351,14 @@ class Membership:
         self._looked_at = self.calls
 
     def _is_peer(self, source_id: str, report: SourceReport) -> bool:
-        """Whether another member is taken to be of the same query."""
+        """Return whether another member is taken to be of the same query."""
         other = self._others.get(source_id)
         if other is None or other.is_stranger or report.part is None:
             return False
         return self.in_one_query and report.part.in_one_query
 
     def _is_of_another_group(self, source_id: str, report: SourceReport) -> bool:
-        """Whether another member is of another query, and both say that their group has the sources of one query."""
+        """Return whether another member is of another query, where both give their group the sources of one query."""
         other = self._others.get(source_id)
         says_so = self.in_one_query and report.part is not None and report.part.in_one_query
         return says_so and other is not None and other.is_stranger

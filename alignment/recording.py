@@ -35,7 +35,7 @@ _GIVE: Final = "give the file of one run of a query, which its option eventLog w
 
 @dataclass(frozen=True, slots=True)
 class EngineStarted:
-    """What an engine was made with; see `Engine`. Either readers report, or event times are known ahead."""
+    """The arguments of an engine; see `Engine`. Either readers report, or event times are known ahead."""
 
     rules: PlanningRules
     idle_timeout_us: int | None

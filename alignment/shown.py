@@ -23,7 +23,7 @@ SECRET_NAMES: Final = re.compile(
 _HIDDEN: Final = "***"
 _SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]{0,30}"
 _ADDRESS: Final = re.compile(rf"{_SCHEME}://|(?<!\w)(?:s3[an]?|gs|gcs|abfss?|wasbs?|https?|hdfs|hf):/?(?=[^\s/])")
-"""How an address begins; of well-known schemes also where slashes were forgotten."""
+"""The beginning of an address; of well-known schemes also where slashes were forgotten."""
 _PART: Final = re.compile(
     rf"'(?={_SCHEME}:/)[^']*'(?![\w@])|\"(?={_SCHEME}:/)[^\"]*\"(?![\w@])|[^\s]+|\s+", re.IGNORECASE
 )

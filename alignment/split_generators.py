@@ -34,7 +34,7 @@ RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatc
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """What a restart needs to generate the watermarks of one split, in addition to its watermark.
+    """The state by which a restart generates the watermarks of one split, in addition to its watermark.
 
     All records before `position` count in the watermark, and in the state; None for the position of the split itself.
     It is an earlier one where readers report, and have not reported what was admitted last. `version` and `text` are
@@ -115,7 +115,7 @@ class RunningGenerator:
         self._generator.on_periodic_emit(output)
 
     def state(self) -> GeneratorState:
-        """What it knows of the records that it has seen; an `InvalidArgumentError` if that is no value of JSON."""
+        """Return its state after the records it has seen; an `InvalidArgumentError` if that is no value of JSON."""
         state = self._generator.snapshot_state()
         try:
             text = json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -211,7 +211,7 @@ class SplitGenerators(ABC):
                 self._restore(split_id, state)
 
     def states(self, table: SplitTable, time_limit_us: int | None = None) -> tuple[GeneratorState | None, ...]:
-        """What a restart needs of each split of a table that it has advanced to; None where the table has it. O(n).
+        """Return the state of each split of a table that it has advanced to; None where the table has it. O(n).
 
         In the micro-batch that leads to the table event times from the limit on are invalid; None for no limit.
         """
@@ -323,7 +323,7 @@ class UserGenerators(SplitGenerators):
 
 
 class SourceWatermarks(SplitGenerators):
-    """What the source emits with its records.
+    """The watermarks that the source emits with its records.
 
     `emitted_before(split_id, position)` is the largest watermark that it emitted behind the records before a position,
     or earlier, and whether it marked the split as idle last; None where it emitted nothing, or only readers know.

@@ -1,4 +1,4 @@
-"""What happened to one split, in order, with times: from the log that an engine keeps, or from its explanations.
+"""The story of one split, in order, with times: from the log that an engine keeps, or from its explanations.
 
 An engine keeps its last events and plans in an `EventLog`; its `story` of a split is what of them concerns that split.
 Where no engine is at hand (a checkpoint, the progress of a query) `story_of` compares what was known after one
@@ -87,7 +87,7 @@ class EventLog:
             self._cells -= self._entries.popleft()[1]
 
     def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """What of it concerns a split, oldest first; nothing of one that it does not have. O(log)."""
+        """Return what of it concerns a split, oldest first; nothing of one that it does not have. O(log)."""
         return tuple(self._of(split_id))
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class EventLog:
 
 
 def story_of(split_id: str, explanations: Iterable[Explanation]) -> tuple[StoryEvent, ...]:
-    """What happened to a split between explanations of its source, oldest first. O(their splits)."""
+    """Return what happened to a split between explanations of its source, oldest first. O(their splits)."""
     found: list[StoryEvent] = []
     before: SplitExplanation | None = None
     for number, explanation in enumerate(explanations):
@@ -141,7 +141,7 @@ def story_of(split_id: str, explanations: Iterable[Explanation]) -> tuple[StoryE
 
 
 def _changes(at_us: int, before: _State | None, after: _State, late: int) -> Iterator[StoryEvent]:
-    """What one micro-batch has made of a split."""
+    """Yield what one micro-batch has made of a split."""
     if before is None:
         if after.watermark > MIN_WATERMARK:
             yield StoryEvent(at_us, "read", f"up to position {after.position:,}{_watermark(after)}")
@@ -161,7 +161,7 @@ def _watermark(state: _State) -> str:
 
 
 def _of_event(entry: object, split_id: str) -> tuple[str, str] | None:
-    """What an event is to a split, if it is about it."""
+    """Return what an event is to a split, if it is about it."""
     match entry:
         case events.SplitsAssigned() if split_id in entry.split_ids:
             position = entry.positions[entry.split_ids.index(split_id)]

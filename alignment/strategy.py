@@ -19,7 +19,7 @@ from alignment.watermarks import WatermarkGenerator
 
 @dataclass(frozen=True, slots=True)
 class AlignmentParameters:
-    """How a source takes part in watermark alignment (FLIP-182, FLIP-217).
+    """Parameters of a source in watermark alignment (FLIP-182, FLIP-217).
 
     Sources that name the same `group` are aligned with each other: no split may be more than `max_drift_us` (at least
     0) ahead of the slowest one. With None only the splits of the source itself are. The limit is looked up every
@@ -211,7 +211,7 @@ class WatermarkStrategy:
 
     @property
     def makes_own_watermarks(self) -> bool:
-        """Whether watermarks are made by a generator of the user's, or by the source."""
+        """True if watermarks are made by a generator of the user's, or by the source."""
         return self.uses_source_watermarks or self.generator_supplier is not None
 
     @property

@@ -331,7 +331,7 @@ def _check_unit(unit: str | None) -> None:
 
 
 def _takes_two_arguments(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with two arguments, as far as its signature is known."""
+    """Return whether a function can be called with two arguments, as far as its signature is known."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

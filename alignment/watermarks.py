@@ -62,7 +62,7 @@ class Claim(NamedTuple):
 
 
 class WatermarkOutput(Protocol):
-    """Where a generator puts its watermarks and its idleness."""
+    """The place where a generator puts its watermarks and its idleness."""
 
     def emit_watermark(self, watermark: int) -> None:
         """Announce a watermark, in microseconds; this also ends idleness."""
@@ -131,7 +131,7 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def snapshot_state(self) -> Any:
-        """What it knows of the records so far, for the offset: a small value of JSON; None if it keeps nothing.
+        """Return what it knows of the records so far, for the offset: a small value of JSON; None if it keeps nothing.
 
         What it has emitted need not be in it.
         """

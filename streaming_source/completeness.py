@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from streaming_source.connectors.tables.source import TableSource
 
 _END: Final = "9999-12-31T23:59:59.999999Z"
-"""What stands for the end of time in JSON: all rows have come."""
+"""The end of time in JSON: all rows have come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _ID: Final = re.compile(r"[0-9a-f]{12}|[0-9a-f]{32}")
 
 
 class Location(NamedTuple):
-    """Where data say that a file is: the `scheme` of a store, its `host`, and a `path` that is not escaped.
+    """The place of a file as data give it: the `scheme` of a store, its `host`, and a `path` that is not escaped.
 
     Of a local file the first two are empty.
     """
@@ -69,7 +69,7 @@ class Location(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a path of the local file system."""
+        """True if it is a path of the local file system."""
         return not self.scheme
 
     @property

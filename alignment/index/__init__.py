@@ -1,4 +1,4 @@
-"""What a source knows of the event times of its unread records, ahead of reading them."""
+"""Event times of the unread records of a source, known ahead of reading them."""
 
 from __future__ import annotations
 

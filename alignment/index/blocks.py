@@ -88,7 +88,7 @@ _SMALL: Final = {
     "base": np.int32,
     "used": np.int32,
 }
-"""What fits into less than 8 bytes: `skip`, `at` and `base` count records whose times are in memory, all at once."""
+"""Columns of less than 8 bytes: `skip`, `at` and `base` count records whose times are in memory, all at once."""
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 
@@ -231,7 +231,7 @@ class BlockTable:
         self.is_stale = True
 
     def _taken_in(self, slots: dict[str, int]) -> _Blocks:
-        """What was added, as columns: made for all of it at once, as there may be a block for each of many splits."""
+        """Return what was added, as columns: made at once, as there may be a block for each of many splits."""
         added = [blocks for blocks in self._added if blocks.split_id in slots]
         self._added.clear()
         if not added:
@@ -317,7 +317,7 @@ class BlockTable:
         return after
 
     def is_partly_read(self, blocks: Int64Array, positions: Int64Array) -> BoolArray:
-        """Whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
+        """Return whether `positions`, one for each of `blocks`, are inside them, or may have been before a restart."""
         first, origin = self.blocks.first[blocks], self.origins[self.blocks.owner[blocks]]
         partly: BoolArray = (positions > first) | ((first == origin) & (origin > 0))
         return partly

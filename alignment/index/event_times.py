@@ -1,4 +1,4 @@
-"""What a source knows of the event times of its unread records, ahead of reading them.
+"""Event times of the unread records of a source, known ahead of reading them.
 
 A split is a sequence of records, numbered by *position*. The index describes it as consecutive *blocks* (the row
 groups of Parquet files, say): how many records, and the smallest and largest event time among them. That is enough to
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
-"""How a search for a bound begins: guesses as if records came evenly, and the part of the limit that they aim at."""
+"""The first step of a search for a bound: guesses as if records came evenly, and the part of the limit they aim at."""
 
 
 class EventTimeIndex:
@@ -299,7 +299,7 @@ class EventTimeIndex:
         return result
 
     def count_at_or_below(self, positions: Int64Array, ends: Int64Array, bound_us: int) -> Int64Array:
-        """How many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
+        """Return how many records of `[positions, ends)` have an event time at or below `bound_us`, `int64[n]`.
 
         Loads only blocks whose minimum is at or below `bound_us`; of opaque blocks none is counted. O(n log m).
         """
@@ -324,7 +324,7 @@ class EventTimeIndex:
         return result
 
     def count_outside(self, positions: Int64Array, ends: Int64Array) -> int:
-        """How many records of `[positions, ends)` lie outside of the wanted range; see `OutsideRecords.count`. O(m)."""
+        """Count the records of `[positions, ends)` outside of the wanted range; see `OutsideRecords.count`. O(m)."""
         if self._outside is None:
             return 0
         (current, _), (last, _) = self._current_block(positions), self._current_block(ends)
@@ -336,7 +336,7 @@ class EventTimeIndex:
         return None if self._outside is None else self._outside.first()
 
     def count(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
-        """How many records `[positions, ends)` have, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""
+        """Count the records of `[positions, ends)`, `int64[n]`; of opaque blocks at most: see `OpaqueBlocks`. O(m)."""
         self._settle()
         return ends - positions if self._opaque is None else self._opaque.records(positions, ends)
 

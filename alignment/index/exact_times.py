@@ -23,7 +23,7 @@ Of each split the first record in `[start, stop)` whose event time is later than
 `stop` and `NO_TIMESTAMP` where there is none."""
 
 CACHED_TIMES: Final = 24 * 1024 * 1024
-"""How many exact event times are kept by default."""
+"""Exact event times that are kept by default."""
 
 
 class ExactTimes:
@@ -35,7 +35,7 @@ class ExactTimes:
     """
 
     PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
-    """How many exact event times are copied at once."""
+    """Exact event times that are copied at once."""
     LAST_TURN: ClassVar[int] = int(np.iinfo(np.int32).max)
     """After so many questions they are counted anew."""
 
@@ -69,13 +69,13 @@ class ExactTimes:
         return (slice(i, j) for i, j in pairwise(borders))
 
     def is_kept(self, blocks: Int64Array) -> BoolArray:
-        """Whether the times of blocks are in `_exact` as they count."""
+        """Return whether the times of blocks are in `_exact` as they count."""
         kept: BoolArray = (self._table.blocks.at[blocks] >= 0) & (self._table.blocks.loose[blocks] == 0)
         return kept
 
     @property
     def held_times(self) -> int:
-        """How many exact event times may be there at once."""
+        """Return how many exact event times may be there at once."""
         return max(self.cached_times, self.PORTION_TIMES)
 
     def times(self, block: int) -> Int64Array:

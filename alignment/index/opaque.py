@@ -80,7 +80,7 @@ class OpaqueBlocks:
         return bounds
 
     def records(self, positions: Int64Array, ends: Int64Array) -> Int64Array:
-        """How many records `[positions, ends)` have at most, `int64[n]`: positions, less those of known gaps. O(m)."""
+        """Count the records of `[positions, ends)` at most, `int64[n]`: positions, less those of known gaps. O(m)."""
         gaps = self._gaps()
         owner = self._table.blocks.owner[gaps]
         begin = np.maximum(self._table.blocks.first[gaps], positions[owner])
@@ -145,7 +145,7 @@ class OpaqueBlocks:
         self._table.is_stale = True
 
     def _parts(self, answer: _Answer) -> list[tuple[int, int, int, int, int]]:
-        """What becomes of a block: first, end, high, opaque and head of each of its parts."""
+        """Return what becomes of a block: first, end, high, opaque and head of each of its parts."""
         blocks, block, start, position = self._table.blocks, answer.block, answer.start, answer.position
         columns = (blocks.first, blocks.end, blocks.high, blocks.opaque, blocks.head)
         first, end, high, opaque, head = (int(column[block]) for column in columns)

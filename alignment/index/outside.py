@@ -23,7 +23,7 @@ class OutsideBlock(NamedTuple):
 
 
 class OutsideRecords:
-    """What a table of blocks has outside of its range. Of opaque blocks nothing is known, so none of them counts."""
+    """The records of a table of blocks outside of its range; of opaque blocks nothing is known, so none counts."""
 
     MOST_LOADED: ClassVar[int] = 4 * 1024 * 1024
     """Of how many records event times are loaded for one count alone: a fifth of a second."""
@@ -32,7 +32,7 @@ class OutsideRecords:
         self._table, self._loaded, self._load, self._wanted = table, loaded, load, wanted
 
     def count(self, read: Int64Array, positions: Int64Array, ends: Int64Array) -> int:
-        """How many records of the blocks `read` lie outside, within the `[positions, ends)` of each split. O(read).
+        """Count the records of the blocks `read` outside, within the `[positions, ends)` of each split. O(read).
 
         Of blocks that lie partly outside, and of which no times are kept, about `MOST_LOADED` records are loaded; what
         is outside of the others is not counted.

@@ -128,7 +128,7 @@ def read_to_their_ends(
 def _drift_bound(
     before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions, bounding: BoolArray
 ) -> int:
-    """How far `max_drift` allows to read; `MAX_WATERMARK` without it."""
+    """Return how far `max_drift` allows to read; `MAX_WATERMARK` without it."""
     if rules.max_drift_us is None or not bounding.any():
         return MAX_WATERMARK
     reach = _reach(before, index, rules, conditions)
@@ -159,7 +159,7 @@ def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, cond
 def look_ahead(
     before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions | None = None
 ) -> Lookahead:
-    """How far the next micro-batch gets by the rules of this source alone, for the other sources of its query.
+    """Return how far the next micro-batch gets by the rules of this source alone, for the other sources of its query.
 
     O(n log m), plus the loading of the blocks that its cut divides.
     """
@@ -196,7 +196,7 @@ def _cut(
 
 
 def _first_wanted(index: EventTimeIndex, rules: PlanningRules, positions: Int64Array, bound: int) -> Int64Array:
-    """Where the records begin that count in a read limit, `int64[n]`: blocks outside of a range do not."""
+    """Return where the records begin that count in a read limit, `int64[n]`: blocks outside of a range do not."""
     return index.after_unwanted(positions, bound) if rules.times else positions
 
 
@@ -209,7 +209,7 @@ def _limited_by_rows(
     ends: Int64Array,
     max_rows: int | None,
 ) -> bool:
-    """Whether alignment alone would have let more be read."""
+    """Return whether alignment alone would have let more be read."""
     if max_rows is None or bound < aligned:
         return max_rows is not None
     # The records at the bound itself may have been shared out.

@@ -169,7 +169,7 @@ class ReactivePlanner:
         )
 
     def records_in(self, table: SplitTable, ends: Int64Array) -> Int64Array:
-        """How many records each split of a table has before `ends`, as predicted, `int64[n]`. O(n)."""
+        """Return how many records each split of a table has before `ends`, as predicted, `int64[n]`. O(n)."""
         return self.splits.records_in(self.splits.slots_of(table), ends - table.positions)
 
     def _limit(self, watermarks: Int64Array, bounding: BoolArray) -> int:
@@ -178,7 +178,7 @@ class ReactivePlanner:
         return saturating_add(int(watermarks[bounding].min()), self._rules.max_drift_us)
 
     def _is_known(self, slots: Slots) -> BoolArray:
-        """Whether the density is, and all of the last admission was reported, `bool[n]`."""
+        """Return whether the density is, and all of the last admission was reported, `bool[n]`."""
         return self.splits.is_reported[slots] & ~np.isnan(self.splits.density[slots])
 
     def _wanted(self, slots: Slots, watermarks: Int64Array, readable: Int64Array, bound: int) -> Int64Array:

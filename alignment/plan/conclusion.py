@@ -27,7 +27,7 @@ class LimitedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPlan:
-    """What one micro-batch reads, and the state after it.
+    """The ranges that one micro-batch reads, and the state after it.
 
     The positions of the table `after` are the ends of the batch. Nothing later than `bound_us`, the `T` that was
     chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
@@ -50,7 +50,7 @@ class MicroBatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How far a micro-batch reads, however its ends were chosen; arrays have an entry for each split of the table.
+    """The ends of a micro-batch, however they were chosen; arrays have an entry for each split of the table.
 
     Attributes
     ----------

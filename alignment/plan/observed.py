@@ -1,4 +1,4 @@
-"""What is known of splits whose event times are learnt from reports: how far each is, and how dense its records are.
+"""The state of splits whose event times are learnt from reports: how far each is, and how dense its records are.
 
 A split is *handed out* up to a position, *admission* after admission. Each admission is read as one or more ranges,
 each range gives one report, and reports come in any order, twice, or not at all. The watermark needs only the latest
@@ -27,7 +27,7 @@ _MAX_HOLES: Final = 16
 
 
 _THINNER: Final = 4.0
-"""How many times fewer records per position than before are believed at once: a gap may be followed by none."""
+"""The factor by which fewer records per position than before are believed at once: a gap may be followed by none."""
 
 
 class ObservedSplits:
@@ -136,7 +136,7 @@ class ObservedSplits:
         return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
 
     def records_in(self, slots: Slots, positions: Int64Array) -> Int64Array:
-        """How many records so many positions of each split have, as predicted, `int64[n]`; some if any. O(n)."""
+        """Return how many records so many positions of each split have, as predicted, `int64[n]`; some if any. O(n)."""
         spacing = self.spacing[slots]
         # Exact where there are no gaps: a float does not tell large numbers apart.
         return np.where(spacing == 1, positions, np.ceil(positions / spacing).astype(np.int64))

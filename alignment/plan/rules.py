@@ -1,4 +1,4 @@
-"""What the user decided of all micro-batches, what changes from one to the next, and the rules that all plans share.
+"""The user's decisions for all micro-batches, what changes from one to the next, and the rules that all plans share.
 
 Whether the ends of a micro-batch are chosen from event times known ahead of reading or from what readers reported: the
 same splits keep the others from going further, and a read limit is shared in the same way.
@@ -18,7 +18,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64A
 
 @dataclass(frozen=True, slots=True)
 class PlanningRules:
-    """What the user decided, for all micro-batches.
+    """The user's decisions, for all micro-batches.
 
     Attributes
     ----------

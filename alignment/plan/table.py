@@ -72,7 +72,7 @@ class SplitTable(WatermarkTable):
         return WatermarkTable.empty().at(np.empty(0, np.int64))
 
     def without_positions(self) -> WatermarkTable:
-        """What is known of the watermarks, wherever reading goes on. O(1)."""
+        """Return what is known of the watermarks, wherever reading goes on. O(1)."""
         return WatermarkTable(
             split_ids=self.split_ids,
             watermarks=self.watermarks,

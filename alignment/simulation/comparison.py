@@ -41,7 +41,7 @@ _AT_LEAST: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a user decides of a source; None for no limit, and for never idle."""
+    """The user's decisions for a source; None for no limit, and for never idle."""
 
     max_drift_us: int | None
     out_of_orderness_us: int
@@ -59,13 +59,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one workload comes to with some settings."""
+    """The result of one workload with some settings."""
 
     settings: Settings
     trace: SourceTrace
 
     def to_json(self) -> dict[str, Any]:
-        """What the table shows, in microseconds, with the rows of each micro-batch."""
+        """Return what the table shows, in microseconds, with the rows of each micro-batch."""
         trace = self.trace
         return {
             **asdict(self.settings),

@@ -99,7 +99,7 @@ class RecordedWorkload:
         return cls(last[0], known)
 
     def compare(self, **varied: Any) -> Comparison:
-        """What it comes to with its own settings, and with others: see `combinations`, whose keywords these are.
+        """Return what it comes to with its own settings, and with others: see `combinations`, whose keywords these are.
 
         Examples
         --------
@@ -112,7 +112,7 @@ class RecordedWorkload:
         return Comparison.of(self.play, [self.settings, *combinations(self.settings, **varied)], workload)
 
     def play(self, settings: Settings) -> SourceTrace:
-        """What the query would have come to with these settings. O(records), and a plan for each of its plans."""
+        """Play the query with these settings. O(records), and a plan for each of its plans."""
         counts_runs = self._counts_runs and settings.idle_timeout_us == self.settings.idle_timeout_us
         run = _Run(self._rules, self.settings, settings, self._times, counts_runs=counts_runs)
         for entry in self._entries:
@@ -259,7 +259,7 @@ class _RecordedTimes:
         return np.where(is_exact, exact, times)
 
     def is_exact(self, split_id: str, start: int, stop: int) -> bool:
-        """Whether no event time of a range is estimated."""
+        """Return whether no event time of a range is estimated."""
         return bool(self._exact(split_id, start, stop)[1].all())
 
     def _exact(self, split_id: str, start: int, stop: int) -> tuple[Int64Array, npt.NDArray[np.bool_]]:

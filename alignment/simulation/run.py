@@ -30,7 +30,7 @@ class SimulationResult:
 
     @property
     def has_ended(self) -> bool:
-        """Whether every source has."""
+        """True if every source has."""
         return all(trace.has_ended for trace in self.sources)
 
 

@@ -1,4 +1,4 @@
-"""What is simulated: sources with their records and settings, and the faults that they meet."""
+"""Simulated sources with their records and settings, and the faults that they meet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _at_least(owner: object, **minimum: int) -> None:
 
 
 class Planning(StrEnum):
-    """How a source is planned: event times known ahead of reading, or learnt from what readers report."""
+    """Ways to plan a source: by event times known ahead of reading, or by those that readers report."""
 
     INDEXED = "indexed"
     REACTIVE = "reactive"
@@ -78,7 +78,7 @@ class SourceScenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What goes wrong, each with a probability from 0 to 1.
+    """Faults, each with a probability from 0 to 1.
 
     A report is `lost`, `repeated` with a later plan, or `delayed` by up to three plans. In a step of a source its
     planner starts again from the last state and the last micro-batch is read again (`restart`), it does nothing for one

@@ -1,4 +1,4 @@
-"""What a query can keep up with, and how long a record takes to its window: Little's law for micro-batches.
+"""The load that a query can keep up with, and the time from a record to its window: Little's law for micro-batches.
 
 Rows arrive at `rate`. A micro-batch of `n` rows takes
 
@@ -54,7 +54,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What becomes of a `Load`. All is infinite but the two rates where more arrives than can be read.
+    """The course of a `Load`. All is infinite but the two rates where more arrives than can be read.
 
     Over all splits `max_rate` rows a second can be read; `utilisation` is what arrives, as a part of that. A
     micro-batch takes `trigger_s`, and reads `rows_per_trigger`. As a mean, a record takes `latency_s` from its arrival
@@ -74,7 +74,7 @@ class Capacity:
 
 
 def capacity(load: Load) -> Capacity:
-    """What a load comes to when it has settled.
+    """Return what a load comes to when it has settled.
 
     Examples
     --------

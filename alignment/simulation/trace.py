@@ -36,7 +36,7 @@ class SimulatedStep:
 
 @dataclass(frozen=True, slots=True)
 class SourceTrace:
-    """What each step of one source came to. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
+    """The result of each step of one source. All arrays are `int64[steps]`; a source that hangs or ended has no steps.
 
     Of each step: when it was planned, from the start of the run; the announced watermark; event time between the
     watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are

@@ -162,15 +162,15 @@ class RetryPolicy:
 
     @property
     def seconds(self) -> float:
-        """How long, for now."""
+        """Return how long, for now."""
         return self._seconds if self.has_succeeded else self._first_s
 
     def passes(self, error: Exception) -> bool:
-        """Whether it is worth trying again."""
+        """Return whether it is worth trying again."""
         return isinstance(error, self._passing)
 
     def run(self, call: Callable[[], T]) -> T:
-        """What the call returns when it succeeds; else the error of the last trial is raised.
+        """Return what the call returns when it succeeds; else the error of the last trial is raised.
 
         It is raised at once where trying again is in vain, or after `end`.
         """

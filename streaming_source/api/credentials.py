@@ -150,7 +150,7 @@ def imported_function(what: str, name: str) -> Callable[..., Any]:
 
 
 class _Held:
-    """What a function returned last, in this process."""
+    """The last answer of a function, in this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -168,7 +168,7 @@ class DiscoveringSource(Source[RecordSplit, DiscoveredSplits[RecordSplit]]):
     """
 
     discovery_interval_seconds: float = 1.0
-    """How often to list splits, unless the source is bounded."""
+    """Seconds between two listings of splits, unless the source is bounded."""
 
     split_serializer = JsonSerializer(RecordSplit)
     enumerator_checkpoint_serializer = DiscoveredSplitsSerializer(split_serializer)

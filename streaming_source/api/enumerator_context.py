@@ -1,4 +1,4 @@
-"""What the planner does for the enumerator that it hosts (FLIP-27)."""
+"""Services of the planner for the enumerator that it hosts (FLIP-27)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SplitEnumeratorContext(ABC, Generic[SplitT]):
 
     @property
     def needs_event_times(self) -> bool:
-        """Whether plans depend on event times; by default they do. It does not change.
+        """True if plans depend on event times; by default they do. It does not change.
 
         If not, the first plan reads all records that were found: those of a batch read, or of a bounded source without
         limits. An enumerator may then add blocks with `NO_TIMESTAMP` as their smallest and largest event times, where

@@ -108,7 +108,7 @@ class OptionSet:
         return found
 
     def is_secret(self, name: str) -> bool:
-        """Whether the value of the option of this name is to be shown nowhere."""
+        """Return whether the value of the option of this name is to be shown nowhere."""
         low = name.lower()
         if low not in self._options:
             self._load_more()

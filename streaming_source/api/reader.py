@@ -177,7 +177,7 @@ def ignore(what: str) -> None:
 
 
 class InputStatus(Enum):
-    """What `SourceReader.poll_next` returns: whether to call it again."""
+    """Answers of `SourceReader.poll_next`: whether to call it again."""
 
     MORE_AVAILABLE = "more_available"
     NOTHING_AVAILABLE = "nothing_available"
@@ -186,7 +186,7 @@ class InputStatus(Enum):
 
 @dataclass(slots=True)
 class ReaderMetrics:
-    """How many records a reader has emitted, and how many fetches whole. Written on its thread only."""
+    """Counts of the records that a reader has emitted, and of whole fetches. Written on its thread only."""
 
     records: int = 0
     fetches: int = 0
@@ -204,7 +204,7 @@ def _no_events(event: SourceEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SourceReaderContext:
-    """What a reader knows of where it runs, and its ways to the enumerator.
+    """Facts about the place where a reader runs, and its ways to the enumerator.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ class SourceReader(ABC, Generic[SplitT]):
         """The splits that are not finished, as of the records emitted."""
 
     def notify_checkpoint_complete(self) -> None:
-        """What was emitted before the last `snapshot_state` will not be read again."""
+        """Learn that what was emitted before the last `snapshot_state` is not read again."""
 
     def handle_source_events(self, event: SourceEvent) -> None:
         """Take an event from the enumerator. A reader that expects some overrides this; to others one is an error."""

@@ -1,4 +1,4 @@
-"""How splits, checkpoints and events are written down, so that they outlive the code that wrote them (FLIP-27)."""
+"""Serializers: splits, checkpoints and events are written so that they outlive the code that wrote them (FLIP-27)."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def check_version(version: int, known: int, what: str) -> None:
 
 
 def bytes_to_json(data: bytes) -> Any:
-    """What a serializer wrote, as a value for JSON: its own where the bytes are a JSON text, else base64."""
+    """Return what a serializer wrote, as a value for JSON: its own where the bytes are a JSON text, else base64."""
     try:
         return json.loads(data)
     except ValueError:

@@ -27,7 +27,7 @@ CheckpointT = TypeVar("CheckpointT")
 
 
 class Boundedness(Enum):
-    """Whether a source ends."""
+    """The two kinds of sources: those that end, and those that go on."""
 
     BOUNDED = "bounded"
     CONTINUOUS_UNBOUNDED = "continuous_unbounded"
@@ -35,7 +35,7 @@ class Boundedness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How many threads of a reader fetch the splits of a `Source`.
+    """The number of threads of a reader that fetch the splits of a `Source`.
 
     `threads` is their number; None for kinds that need none. Records of one split
     come in their order; with several threads, which split comes first may differ when a task is tried again.
@@ -71,7 +71,7 @@ class Fetching:
 
 
 class Source(ABC, Generic[SplitT, CheckpointT]):
-    """What to read: a picklable description, from which enumerator, readers and serializers are made.
+    """A picklable description of what to read, from which enumerator, readers and serializers are made.
 
     A source holds no connection, thread or open file: it is copied to Spark's planner and to its executors.
     """
@@ -79,7 +79,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What kind of source this is, as `aligned_files`. Written into offsets.
+        """Return what kind of source this is, as `aligned_files`. Written into offsets.
 
         In a class that is registered as a format it is that format's name, and a plain attribute: `name = "sqlite"`.
         """
@@ -100,7 +100,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What distinguishes this source from others of its kind (a path, a topic). Offsets carry a digest of it."""
+        """Return the identity among sources of its kind (a path, a topic). Offsets carry a digest of it."""
 
     @property
     def former_identities(self) -> tuple[str, ...]:
@@ -108,14 +108,14 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
         return ()
 
     def continues(self, checkpoint: CheckpointT) -> bool:
-        """Whether this source goes on from the enumerator's checkpoint of one of another identity; by default not.
+        """Return whether it goes on from the enumerator's checkpoint of a source of another identity; by default not.
 
         A source that reads all that the other one did, and more, may: then its splits are found like any new ones.
         """
         return False
 
     def names_finished(self, checkpoint: CheckpointT) -> bool:
-        """Whether it follows from the enumerator's checkpoints which splits a micro-batch finished; by default not.
+        """Return whether the enumerator's checkpoints show which splits a micro-batch finished; by default not.
 
         The offset then leaves these out, and after a restart `SupportsEventTimeIndex.finished_between` finds them.
         """
@@ -124,7 +124,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
     @property
     @abstractmethod
     def boundedness(self) -> Boundedness:
-        """Whether the source ends by itself."""
+        """True if the source ends by itself."""
 
     def for_batch(self) -> Source[SplitT, CheckpointT]:
         """The source that `spark.read` reads: all that there is now, and no trace is left; by default this one."""
@@ -147,12 +147,12 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def keeps_records(self) -> bool:
-        """Whether a record can be read again after its micro-batch is committed; not where this source cleans up."""
+        """True if a record can be read again after its micro-batch is committed; not where this source cleans up."""
         return True
 
     @property
     def reads_zoneless_times(self) -> bool:
-        """Whether a zone has to be known before it reads, as times may lack one; by default if `in_zone` changes it."""
+        """True if a zone has to be known before it reads, as times may lack one; by default if `in_zone` changes it."""
         return self.in_zone("UTC") is not self
 
     def in_zone(self, zone: str) -> Source[SplitT, CheckpointT]:
@@ -165,7 +165,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def has_source_timestamps(self) -> bool:
-        """Whether records come with a source record timestamp, as in Kafka; if not, event times need a column."""
+        """True if records come with a source record timestamp, as in Kafka; if not, event times need a column."""
         return False
 
     @property
@@ -178,7 +178,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def emits_watermark(self) -> bool:
-        """Whether its enumerator emits one watermark for all its splits: `SplitEnumeratorContext.emit_watermark`.
+        """True if its enumerator emits one watermark for all its splits: `SplitEnumeratorContext.emit_watermark`.
 
         By default not. Such a source has an index of event times, and `WatermarkStrategy.from_source_watermarks()`.
         """
@@ -196,13 +196,13 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @abstractmethod
     def create_split_reader(self, context: SourceReaderContext) -> SplitReader[SplitT]:
-        """What fetches the records of splits; runs on an executor, for one micro-batch.
+        """Return what fetches the records of splits; runs on an executor, for one micro-batch.
 
         Called once for each thread that fetches: what it returns shares nothing with what it returned before.
         """
 
     def create_record_emitter(self, context: SourceReaderContext) -> RecordEmitter[Any, SplitT]:
-        """What makes records of the elements that are fetched; by default they are `RecordBlock`s already."""
+        """Return what makes records of the elements that are fetched; by default they are `RecordBlock`s already."""
         return BlockEmitter()
 
     @property
@@ -212,7 +212,7 @@ class Source(ABC, Generic[SplitT, CheckpointT]):
 
     @property
     def fetching(self) -> Fetching:
-        """How many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one.
+        """Return how many threads of a reader fetch its splits, each with a `SplitReader` of its own; by default one.
 
         So it is where the planner reads ahead, too: for want of a `SupportsEventTimeIndex`. There a split is far ahead
         of others now and then: unless each split has a `SplitReader` to itself, that must be able to pause splits.

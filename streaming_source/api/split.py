@@ -35,7 +35,7 @@ class SourceSplit(ABC):
     @property
     @abstractmethod
     def position(self) -> int:
-        """Where reading goes on; never negative, and never lower than before."""
+        """Return where reading goes on; never negative, and never lower than before."""
 
     @property
     def place(self) -> str:
@@ -44,7 +44,7 @@ class SourceSplit(ABC):
 
     @property
     def stop(self) -> int | None:
-        """Where reading ends: at the first record at or after it. None if only the source knows where the end is.
+        """Return where reading ends: at the first record at or after it. None if only the source knows the end.
 
         A `SplitReader` need not heed it: the base reader passes on no record from there on, and ends the split when
         it has passed on the one before, or sees one behind. Where neither may come, since records can be deleted, the
@@ -149,7 +149,7 @@ class RecordBlock:
 
 
 class RecordsWithSplitIds(ABC, Generic[ElementT]):
-    """What one fetch brought, read once from front to back: split after split, element after element.
+    """The elements of one fetch, read once from front to back: split after split, element after element.
 
     A connector returns `RecordsBySplits` unless its elements live in buffers that it wants back.
     """
@@ -231,7 +231,7 @@ SplitsChange: TypeAlias = SplitsAddition[SplitT] | SplitsRemoval[SplitT]
 
 
 class CaughtUp(Enum):
-    """Whether all that a split has was fetched.
+    """A mark that all that a split has was fetched, or that there is more.
 
     YES: there was nothing more when the fetch began. BLOCKED: nothing more can be fetched, but there is something:
     as records of an open transaction; such a split is not idle. NO: there may be more, as where the store does not
@@ -284,7 +284,7 @@ class SplitReader(ABC, Generic[SplitT]):
 
     @property
     def supports_pausing(self) -> bool:
-        """Whether `pause_or_resume_splits` is overridden."""
+        """True if `pause_or_resume_splits` is overridden."""
         return type(self).pause_or_resume_splits is not SplitReader.pause_or_resume_splits
 
     def caught_up(self, split_id: str) -> CaughtUp | None:

@@ -1,4 +1,4 @@
-"""What a query over Spark's own sources loses to its watermark, by its checkpoint and its data alone.
+"""The loss of a query over Spark's own sources to its watermark, by its checkpoint and its data alone.
 
 A row of micro-batch n is dropped by the watermark of micro-batch n-1, which the offset log has. So nothing is
 simulated: what the log no longer has is counted as unknown. In each micro-batch and split five numbers add up to the

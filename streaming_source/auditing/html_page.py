@@ -15,7 +15,7 @@ from streaming_source.auditing.text import split_table, summary
 from streaming_source.monitoring.html_page import page_of
 
 _DRAWN: Final = 24
-"""How many splits are drawn, or directories if there are several."""
+"""Splits that are drawn, or directories if there are several."""
 _BATCHES: Final = 2_000
 _LISTED: Final = 1_000
 _REACH: Final = (

@@ -15,7 +15,7 @@ from streaming_source.auditing.text import report
 
 @dataclass(frozen=True, slots=True)
 class Audit(Counts):
-    """What the watermark of a query dropped, as `print` shows it.
+    """The rows that the watermark of a query dropped, as `print` shows them.
 
     The counts and tables are those of `Counts`.
     """

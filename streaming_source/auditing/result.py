@@ -1,4 +1,4 @@
-"""What an audit found: counts as Arrow tables, by micro-batch and split."""
+"""The result of an audit: counts as Arrow tables, by micro-batch and split."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Carrier:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the watermark of a query dropped, to the row.
+    """The rows that the watermark of a query dropped, each of them counted.
 
     `dropped + emitted + open + unknown + without_time == read`, here and in each row of the tables. Each row of a
     source is counted once. If windows overlap, `windows_*` of the tables count a row once for each of its windows.
@@ -134,7 +134,7 @@ class Counts:
 
     @property
     def has_overlaps(self) -> bool:
-        """Whether a row can be in several windows."""
+        """True if a row can be in several windows."""
         return bool(self.reads["windows_read"].null_count < len(self.reads))
 
     def count(self, name: str) -> int:

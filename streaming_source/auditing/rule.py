@@ -61,7 +61,7 @@ class Rule(ABC):
 
     @property
     def needs_time(self) -> bool:
-        """Whether a row without an event time is left out, because it is in no window."""
+        """True if a row without an event time is left out, because it is in no window."""
         return False
 
     @abstractmethod
@@ -77,7 +77,7 @@ class NothingDropped(Rule):
 
     @property
     def needs_time(self) -> bool:
-        """Whether the rows are in windows."""
+        """True if the rows are in windows."""
         return self.in_windows
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
@@ -87,7 +87,7 @@ class NothingDropped(Rule):
 
 @dataclass(frozen=True, slots=True)
 class Undecided(Rule):
-    """Whether a row is dropped depends on more than event times; `why` is the reason."""
+    """A row whose drop depends on more than event times; `why` is the reason."""
 
     why: str
 
@@ -154,7 +154,7 @@ class Windows(Rule):
 
     @property
     def is_sliding(self) -> bool:
-        """Whether a row can be in several windows."""
+        """True if a row can be in several windows."""
         return self.slide_us < self.size_us
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:

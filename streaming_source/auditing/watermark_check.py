@@ -1,4 +1,4 @@
-"""Whether the watermarks in the checkpoint follow from the event times that were read.
+"""A check that the watermarks in the checkpoint follow from the event times that were read.
 
 After a micro-batch Spark's watermark is the latest event time less the delay of `withWatermark`, in whole milliseconds,
 unless it was higher before. With several `withWatermark` it is the smallest of theirs, or the largest; each one begins
@@ -27,7 +27,7 @@ _QUARTER_US: Final = 900_000_000
 _FARTHEST_US: Final = 14 * 4 * _QUARTER_US
 _HOUR_US: Final = 4 * _QUARTER_US
 _PROOF: Final = 2
-"""How many micro-batches show by the same difference that a delay was changed."""
+"""Micro-batches that show by the same difference that a delay was changed."""
 _MOST: Final = 4
 """Of up to so many sources it is tried which of them have a watermark."""
 _CAUSES: Final = (
@@ -37,7 +37,7 @@ _CAUSES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the watermarks show of the event times.
+    """The relation of the watermarks to the event times.
 
     They are right if they are `confirmed`, and wrong if there is a reason in `refuted`; else it cannot be decided,
     because of `unchecked`. `note` is for readers of the result. `is_filtered`: the query may just have read
@@ -64,7 +64,7 @@ class Latest:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the watermark follows from this micro-batch."""
+        """True if the watermark follows from this micro-batch."""
         return self.next_us > self.batch.watermark_us
 
     @property

@@ -11,7 +11,7 @@ from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_json
 
 RESTORE: Final = "restore it from a copy of the checkpoint"
-"""What to do about a damaged file."""
+"""The advice for a damaged file."""
 
 
 class CheckpointFiles:
@@ -38,7 +38,7 @@ class CheckpointFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading a file takes requests to a store."""
+        """True if reading a file takes requests to a store."""
         return bool(self.filesystem.type_name != "local")
 
     def query_id(self) -> str | None:

@@ -31,7 +31,7 @@ NAMED: Final = {
     "dropDuplicatesWithinWatermark": "dedupeWithinWatermark",
     "join": JOIN,
 }
-"""What a user may name an operator, with Spark's own name for it."""
+"""Names of operators that a user may give, with Spark's own name for each."""
 _VALUES: Final = {"__dummy__": "dedupe", "expiresAtMicros": "dedupeWithinWatermark"}
 """Columns in the state of one operator alone."""
 _DELAY: Final = "spark.watermarkDelayMs"
@@ -84,7 +84,7 @@ class Operator:
 
     @property
     def depends_on_mode(self) -> bool:
-        """Whether the output mode decides what is dropped or emitted: it aggregates by event time."""
+        """True if the output mode decides what is dropped or emitted: it aggregates by event time."""
         return self.name == SESSIONS or self.time_column is not None
 
     @property
@@ -95,7 +95,7 @@ class Operator:
 
     @property
     def is_join(self) -> bool:
-        """Whether it joins two streams."""
+        """True if it joins two streams."""
         return self.name == JOIN
 
 

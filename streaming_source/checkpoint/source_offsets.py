@@ -1,4 +1,4 @@
-"""What the offsets of Spark's own sources say."""
+"""Readers of the offsets of Spark's own sources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_kafka_offset(text: str) -> dict[tuple[str, int], int]:
 
 
 class TableOffset(NamedTuple):
-    """How far Spark's own source has read a table: all up to a version, of which it has read the first `files`.
+    """The place of Spark's own source in a table: all up to a version, of which it has read the first `files`.
 
     `files` is None for all of them; they are what the version added or, `in_snapshot`, all that it has. `version` is -1
     before the first one. `table_id` is None where the offset does not name the table.

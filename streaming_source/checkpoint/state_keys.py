@@ -61,7 +61,7 @@ def window_in(row: bytes, columns: int, place: int) -> tuple[int, int] | None:
 
 
 class WindowLengths:
-    """How long the windows are that the state of an operator has: its key has one at `place`.
+    """The lengths of the windows that the state of an operator has: its key has one at `place`.
 
     A file is read once, and again if it was written anew. A query that was started anew may have other windows.
     """

@@ -77,7 +77,7 @@ class Writer:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a checkpoint, of a query that has started."""
+        """True if there is such a checkpoint, of a query that has started."""
         return self._log.query_id() is not None
 
     @cached_property
@@ -93,7 +93,7 @@ class Writer:
 
     @property
     def has_started(self) -> bool:
-        """Whether it has run a micro-batch, so that its checkpoint shows what it does: state comes after offsets."""
+        """True if it has run a micro-batch, so that its checkpoint shows what it does: state comes after offsets."""
         return self.last_committed >= 0
 
     @property
@@ -103,12 +103,12 @@ class Writer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its sources are of this library, so that its checkpoint shows why its watermark stands."""
+        """True if its sources are of this library, so that its checkpoint shows why its watermark stands."""
         return self._shape.is_ours
 
     @cached_property
     def rule(self) -> ClaimRule:
-        """How its claims follow; a `ClaimError` that names the writer, the reason and the fix, if none does.
+        """Return how its claims follow; a `ClaimError` that names the writer, the reason and the fix, if none does.
 
         An `OptionError` if times of the column are in another zone than the claims.
         """

@@ -19,7 +19,7 @@ from streaming_source.exceptions import OffsetError, OptionError
 
 _VERSION: Final = "v1"
 GIVE_NUMBER: Final = "give the number of that source, as it is in the query's progress"
-"""What to do where an offset is of another kind of source."""
+"""The advice where an offset is of another kind of source."""
 
 Encode: TypeAlias = Callable[[int, str, int], object]
 """Sequence number of a state, offset of Spark's own source, watermark in milliseconds -> our offset, for JSON."""
@@ -72,7 +72,7 @@ class CopiedCheckpoint:
 
     @property
     def is_read_again(self) -> bool:
-        """Whether Spark had planned the next micro-batch and not committed it."""
+        """True if Spark had planned the next micro-batch and not committed it."""
         return self._last not in self._commits
 
     @property

@@ -24,7 +24,7 @@ _FILES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class TakenOverTable:
-    """Where a query continues: the number of its first micro-batch, and unread files of the last version."""
+    """The place where a query continues: the number of its first micro-batch, and unread files of the last version."""
 
     next_batch: int
     version: int

@@ -23,13 +23,13 @@ _DEAR_IN_A_ROW: Final = 8
 """A call that so many times in a row took longer than that is left to its period."""
 
 _SILENT_S: Final = 60.0
-"""How long nothing arrives that is waited for, before and between lines in the log."""
+"""Seconds without anything that is waited for, before and between lines in the log."""
 
 _REST: Final = 9
-"""How many times as long as it took a call rests before it is made for a trigger again: Spark calls every 10 ms."""
+"""Times its own length that a call rests before it is made for a trigger again: Spark calls every 10 ms."""
 
 _IDLE_REST: Final = 19
-"""How many times as long as the thread has worked for a trigger without records the next one waits.
+"""Times the thread's work for a trigger without records that the next one waits.
 
 With many splits that is mostly their report, which Spark asks for at each trigger.
 """
@@ -131,7 +131,7 @@ class AsyncCalls:
 
     @property
     def awaits_first(self) -> bool:
-        """Whether a call without a delay has not given a result yet."""
+        """True if a call without a delay has not given a result yet."""
         return bool(self._awaited)
 
     def run(self) -> None:
@@ -247,7 +247,7 @@ class _Call:
 
     @property
     def is_dear(self) -> bool:
-        """Whether it takes too long to be made whenever a micro-batch could be planned."""
+        """True if it takes too long to be made whenever a micro-batch could be planned."""
         took_us = self._took_us.copy()
         return len(took_us) == _DEAR_IN_A_ROW and min(took_us) > _DEAR_S * 1e6
 
@@ -259,7 +259,7 @@ class _Call:
         self.rests_until = time.monotonic() + _REST * min(took_s, _DEAR_S)
 
     def is_due(self) -> bool:
-        """Whether to make the call, a period after it was made or this was called."""
+        """Return whether to make the call, a period after it was made or this was called."""
         waiting = self.made - self.handled
         if waiting and self._skipped + 1 < 2**waiting:
             self._skipped += 1

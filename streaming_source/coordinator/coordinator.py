@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 _log = log_of(__name__)
 
 _CLOCKS_DIFFER_US: Final = 60_000_000
-"""How far a wall clock may be behind the one that a checkpoint was written by, without a warning."""
+"""Microseconds that a wall clock may be behind the one that a checkpoint was written by, without a warning."""
 _FIRST_RECORDS_S: Final = 2.0
 _DISCOVERY_S: Final = 1.0
-"""How long a trigger that finds nothing to read waits for a discovery."""
+"""Seconds that a trigger that finds nothing to read waits for a discovery."""
 _LOOKAHEAD_S: Final = 2.0
-"""How long the last plan of a run waits to find more records, if other sources of the query plan by what it reports."""
+"""Seconds that the last plan of a run waits for more records, if other sources of the query plan by what it reports."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
 _NAMED: Final = 10
@@ -279,7 +279,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def _is_due(self) -> bool:
-        """Whether there may be something to plan."""
+        """True if there may be something to plan."""
         is_due = self.runtime.engine.is_due or self._announces_end or self._ends_wait()
         return is_due or (self._group is not None and self._group.may_go_on)
 

@@ -169,7 +169,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     @property
     def no_more_splits(self) -> bool:
-        """Whether no split will be assigned to any reader."""
+        """True if no split will be assigned to any reader."""
         return bool(self.readers) and self.without_more >= self.readers.keys()
 
     # ---- work ----------------------------------------------------------------------------------------------------

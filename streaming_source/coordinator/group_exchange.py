@@ -1,4 +1,4 @@
-"""How the sources that name the same alignment group exchange their reports: the I/O of a `Membership`."""
+"""The exchange of reports between the sources that name the same alignment group: the I/O of a `Membership`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from streaming_source.exceptions import SourceError
 _log = log_of(__name__)
 
 _LISTEN_S: Final = 0.05
-"""How often a source that waits for the others looks whether it may go on: an exchange costs well under a millisecond,
+"""Seconds between the looks of a source that waits for the others: an exchange costs well under a millisecond,
 and a backlog of two queries moves on by a drift each time (FLINK-37399)."""
 
 _PAUSE_S: Final = 0.05
-"""How long a source that is being drained waits each time for a report of another one."""
+"""Seconds that a source that is being drained waits each time for a report of another one."""
 
 
 class GroupExchange:
@@ -84,22 +84,22 @@ class GroupExchange:
 
     @property
     def needs_lookahead(self) -> bool:
-        """Whether the plans of this source tell the others how far they get."""
+        """True if the plans of this source tell the others how far they get."""
         return self.membership.needs_lookahead
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether another source has records that it may not read before this one goes on."""
+        """True if another source has records that it may not read before this one goes on."""
         return self.membership.is_waited_for
 
     @property
     def lets_others_plan(self) -> bool:
-        """Whether the last plan, the first one, reads nothing, as sources of the query have not planned yet."""
+        """True if the last plan, the first one, reads nothing, as sources of the query have not planned yet."""
         return self.membership.lets_others_plan
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the last plan is not the next one, by what others have reported since. Some microseconds."""
+        """True if the last plan is not the next one, by what others have reported since. Some microseconds."""
         if self.membership.waits and self.membership.needs_lookahead and self.location.version() != self._seen_version:
             # Another source of the query may have planned in this very trigger.
             self._take(group_events.TimePassed(self.now_us(), reads=True))
@@ -142,7 +142,7 @@ class GroupExchange:
         self._take(group_events.PlanEnded(self.now_us(), progress))
 
     def holds(self, next_us: int | None) -> bool:
-        """Whether the limit of the last plan keeps this source from its next record."""
+        """Return whether the limit of the last plan keeps this source from its next record."""
         return self.membership.holds(next_us)
 
     def wait_for_others(self) -> bool:

@@ -20,10 +20,10 @@ from streaming_source.coordinator.group_location import (
 from streaming_source.exceptions import SourceError
 
 _BUSY_S: Final = 0.1
-"""How long a plan waits for another source's transaction, each of which takes well under a millisecond."""
+"""Seconds that a plan waits for another source's transaction, each of which takes well under a millisecond."""
 
 _CHANGES_AT: Final = 24
-"""Where a SQLite file counts its transactions, in four bytes."""
+"""The place at which a SQLite file counts its transactions, in four bytes."""
 
 _TABLE: Final = """
     CREATE TABLE IF NOT EXISTS member (

@@ -1,4 +1,4 @@
-"""Where the sources of alignment groups leave their reports for each other."""
+"""The places in which the sources of alignment groups leave their reports for each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streaming_source.from_data import as_id, as_json
 _PROC: Final = Path("/proc")
 
 _FOREIGN_LEASE_US: Final = 600 * 1_000_000
-"""How long a report of another host counts at most: whether its process has ended cannot be checked from here."""
+"""Microseconds that a report of another host counts at most: its process cannot be checked from here."""
 
 _MOST_PID: Final = 2**31 - 1
 
@@ -63,7 +63,7 @@ class GroupLocation(ABC):
     """
 
     look_s = 0.005
-    """How often a source that waits looks for another version."""
+    """Seconds between the looks of a source that waits for another version."""
 
     @abstractmethod
     def exchange(self, group: str, own: Member | None, is_gone: Callable[[Member], bool]) -> list[Member]:
@@ -78,7 +78,7 @@ class GroupLocation(ABC):
 
     @abstractmethod
     def version(self) -> object:
-        """What differs once something was written or removed, in any group that was exchanged with."""
+        """Return what differs once something was written or removed, in any group that was exchanged with."""
 
     def wait_for_change(self, version: object, timeout_s: float) -> None:
         """Wait until the `version` is another one, or the time is over."""

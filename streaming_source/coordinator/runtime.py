@@ -1,4 +1,4 @@
-"""What a coordinator works with from one restore to the next: an enumerator, and all that is made for it."""
+"""The runtime of a coordinator from one restore to the next: an enumerator, and all that is made for it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _event_times_of(
 def _generators_of(
     event_times: EventTimeProvider[Any], index: EventTimeIndex, rules: ReadRules
 ) -> SplitGenerators | None:
-    """What gives the watermarks, where no bound does."""
+    """Return what gives the watermarks, where no bound does."""
     strategy = rules.strategy
     if not strategy.makes_own_watermarks or rules.planning.by_source:
         return None

@@ -258,7 +258,7 @@ def _may_lie_before(state: SourceState[Any, Any], rules: ReadRules) -> bool:
 
 
 def _outside(state: SourceState[Any, Any], rules: ReadRules) -> Iterator[tuple[str, int]]:
-    """How many records lay outside of the wanted range, as far as their event times are known to the planner."""
+    """Yield how many records lay outside of the wanted range, as far as their event times are known to the planner."""
     if rules.times and rules.times.overlap != "fail":
         yield "outOfRangeRecords", state.outside
 

@@ -1,4 +1,4 @@
-"""What a source remembers between two micro-batches, who reads what lies between, and what the user decided."""
+"""The memory of a source between two micro-batches, who reads what lies between, and what the user decided."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_PARTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a run that ends by itself (AvailableNow) has brought so far, where runs are counted.
+    """The splits that a run that ends by itself (AvailableNow) has brought until now, where runs are counted.
 
     The splits that are `silent` brought nothing in it, and count: they are idle in the next run that brings nothing of
     them either. The source had no split in it if it `is_empty`. Once it `has_ended` the next one begins.
@@ -83,7 +83,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether all splits of a bounded source are finished, and no more will come."""
+        """True if all splits of a bounded source are finished, and no more will come."""
         return self.checkpoint is not None and self.table.combined == MAX_WATERMARK and not self.unfinished()
 
     def at_slots(self, slots: Sequence[int] | npt.NDArray[np.intp]) -> SourceState[SplitT, CheckpointT]:
@@ -105,7 +105,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         )
 
     def as_written(self, source: Source[SplitT, CheckpointT]) -> SourceState[SplitT, CheckpointT]:
-        """What an offset has of it: without finished splits that follow from the enumerator's checkpoint."""
+        """Return what an offset has of it: without finished splits that follow from the enumerator's checkpoint."""
         if self.checkpoint is None or not source.names_finished(self.checkpoint):
             return self
         # Those with late records are needed to route these again.
@@ -145,7 +145,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
         ]
 
     def generators_since(self, start: SourceState[SplitT, CheckpointT]) -> dict[str, tuple[int, GeneratorState | None]]:
-        """What readers need to give the watermarks of what they read after an earlier state.
+        """Return what readers need to give the watermarks of what they read after an earlier state.
 
         By split id from which position on records are emitted, and what a generator goes on from.
         """
@@ -156,7 +156,7 @@ class SourceState(Generic[SplitT, CheckpointT]):
 
 @dataclass(frozen=True, slots=True)
 class ReadRules:
-    """What the user decided; the strategy, and what the planner makes of it.
+    """The user's decisions; the strategy, and what the planner makes of it.
 
     Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
     `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group`
@@ -194,13 +194,13 @@ class ReadRules:
 
     @property
     def counts_runs(self) -> bool:
-        """Whether idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
+        """True if idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
         may_wait = (self.announces or self.planning.max_drift_us is not None) and not self.planning.bounded
         return may_wait and not (self.strategy.is_idleness_given or self.strategy.uses_source_watermarks)
 
     @property
     def needs_each_time(self) -> bool:
-        """Whether no record's event time may be unknown to the planner: late ones are counted, or none may be late."""
+        """True if no record's event time may be unknown to the planner: late ones are counted, or none may be late."""
         return self.late in ("drop", "route") or self.lateness == "none"
 
     @property
@@ -228,13 +228,13 @@ class ReadRules:
 
     @property
     def needs_event_times(self) -> bool:
-        """Whether plans depend on the event times of records; see `SplitEnumeratorContext`."""
+        """True if plans depend on the event times of records; see `SplitEnumeratorContext`."""
         is_limited = bool(self.times) or self.planning.max_drift_us is not None
         return not self.at_once or is_limited or self.strategy.makes_own_watermarks
 
     @property
     def supports_opaque_blocks(self) -> bool:
-        """Whether watermarks follow from a bound and one event time of each cut; late records are not counted then."""
+        """True if watermarks follow from a bound and one event time of each cut; late records are not counted then."""
         return self.planning.out_of_orderness_us is not None and not self.reports and not self.needs_each_time
 
 

@@ -1,4 +1,4 @@
-"""What a planner takes of its machine: threads that discover and read ahead, and clocks."""
+"""The share of a planner in its machine: threads that discover and read ahead, and clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the files of a source are read: attributes, each with the option that sets it."""
+"""The way in which the files of a source are read: attributes, each with the option that sets it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _distinct_names(name: str, value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReadingConfig:
-    """How files are read: their format, their columns, and which faults are tolerated.
+    """The way in which files are read: their format, their columns, and which faults are tolerated.
 
     Most attributes are described by their options. `format` is the format of the files, with its options. `data_schema`
     are the columns of the files, for formats that do not store them; None: the first file is inspected. `time_zone` is
@@ -154,7 +154,7 @@ def _choices(kind: type[ReadingConfig]) -> dict[str, tuple[Any, ...]]:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ClaimOptions:
-    """Where the watermark comes from that the writers of a table claim."""
+    """The origin of the watermark that the writers of a table claim."""
 
     watermark_from: str | None = option_field(
         None,
@@ -177,5 +177,5 @@ class ClaimOptions:
 
     @property
     def emits_watermark(self) -> bool:
-        """Whether the watermark comes from the writers."""
+        """True if the watermark comes from the writers."""
         return self.watermark_from is not None

@@ -1,4 +1,4 @@
-"""How the columns of one file become those of a query: what it lacks, which types widen, which values are given."""
+"""Columns of one file become those of a query: what it lacks, which types widen, which values are given."""
 
 from __future__ import annotations
 

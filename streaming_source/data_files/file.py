@@ -109,7 +109,7 @@ class DeletedRows:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """How a column is found in a file: by `field_id` if it is given, else by its `name` in the file.
+    """The place of a column in a file: by `field_id` if it is given, else by its `name` in the file.
 
     Where `field_id` is given and the file has no ids at all, the column is the one whose name is in `aliases`.
     `inner` has the fields inside, by the query's names: those of a struct, `element` of a list, `key` and `value` of a
@@ -123,7 +123,7 @@ class StoredColumn:
 
 
 class SeekPoint(NamedTuple):
-    """Where in a file a reader can start: `row` is the first row there, `at` what the format seeks by."""
+    """A place in a file at which a reader can start: `row` is the first row there, `at` what the format seeks by."""
 
     row: int
     at: int

@@ -37,7 +37,7 @@ from streaming_source.from_data import as_json
 T = TypeVar("T")
 
 _AT_ONCE: Final = 16
-"""How many entries are read or removed concurrently: in an object store each takes some 20 ms."""
+"""Entries that are read or removed concurrently: in an object store each takes some 20 ms."""
 _FEW: Final = 4
 """Entries for which threads are not worth starting."""
 

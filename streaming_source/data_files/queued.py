@@ -75,7 +75,7 @@ class OpenFiles(UserDict[str, FileT]):
 
     @property
     def left(self) -> int:
-        """How many are open after the next plan, as far as that is known."""
+        """Return how many are open after the next plan, as far as that is known."""
         return len(self) - len(self._finishing)
 
     def expect_finished(self, split_ids: Collection[str]) -> None:
@@ -158,7 +158,7 @@ class QueuedFileEnumerator(DataFileEnumerator[SplitT, CheckpointT], Generic[File
     """
 
     bytes_beside_id = 72
-    """What an offset has of an open file beside its id: position, size, times, watermark, status."""
+    """Bytes of an open file in an offset beside its id: position, size, times, watermark, status."""
 
     _is_bounded: bool
 

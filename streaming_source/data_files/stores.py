@@ -47,7 +47,7 @@ _EXAMPLES: Final = {
 _SAME_SCHEMES: Final = (("s3", "s3a"), ("gs", "gcs"), ("abfs", "abfss"))
 """Schemes by which one store is called, the first as it is known here."""
 _HOSTS: Final = ("", "//")
-"""What may stand between `file:` and a path."""
+"""The texts that may stand between `file:` and a path."""
 _KNOWN_TO_ARROW: Final = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "hf", "mock")
 
 
@@ -85,7 +85,7 @@ class StorageOptions:
 
     @property
     def is_given(self) -> bool:
-        """Whether any argument or credentials are given."""
+        """True if any argument or credentials are given."""
         return bool(self.values) or self.credentials is not None
 
     def current(self) -> StorageOptions:
@@ -138,7 +138,7 @@ STORAGE_OPTIONS: Final = OptionSet(
         credentials_option("options `storage.*`"),
     ]
 )
-"""What each format takes whose files may be in any file system."""
+"""Options of each format whose files may be in any file system."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -153,7 +153,7 @@ class Root:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is a path of the local file system."""
+        """True if this is a path of the local file system."""
         return "://" not in self.uri and not self.uri.startswith("file:")
 
     @property

@@ -55,7 +55,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """What a task needs to reach the gateway of its query. Picklable; its text does not show the token.
+    """The address at which a task reaches the gateway of its query. Picklable; its text does not show the token.
 
     `query_id` identifies one run: a restarted planner has another one. Every message must carry it and the token.
     `certificate` is the gateway's own certificate in PEM; None without TLS.

@@ -1,4 +1,4 @@
-"""Where a topic goes on behind the files or the table that were written from it.
+"""The cut at which a topic goes on where the files or the table end that were written from it.
 
 pieces                the pieces of a history, of files or of a table: which offsets each has, by statistics or columns
 cut                   `cut_from`: the next offset of each partition, what is missing, and gaps

@@ -32,7 +32,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class HistoryCut:
-    """Where each partition goes on behind a history; `print` shows it as text.
+    """The place at which each partition goes on where a history ends; `print` shows it as text.
 
     Attributes
     ----------

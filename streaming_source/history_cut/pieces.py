@@ -48,7 +48,7 @@ class Piece:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the statistics show each offset: there are as many rows as offsets between the bounds.
+        """True if the statistics show each offset: there are as many rows as offsets between the bounds.
 
         Of a piece that has one of them twice and lacks another one they show the same.
         """

@@ -1,4 +1,4 @@
-"""What a query reports of its watermarks: read from its progress, or from its checkpoint alone; without Spark.
+"""Reports of a query on its watermarks: read from its progress, or from its checkpoint alone; without Spark.
 
 `report` is the value, its JSON, and what an offset has of it; `micro_batch` has those of all sources, and Spark's
 statistics, from a progress or from a checkpoint. `explained` has the last of them in words, with advice,

@@ -64,7 +64,7 @@ class ExplainedSource:
 
 @dataclass(frozen=True, slots=True)
 class SplitStory:
-    """What happened to one split, oldest first. Its `str` has a line for each event, `to_json` is for programs."""
+    """The story of one split, oldest first. Its `str` has a line for each event, `to_json` is for programs."""
 
     split_id: str
     events: tuple[StoryEvent, ...]

@@ -82,7 +82,7 @@ _SCHEMAS: Final = (_BATCHES, _SOURCES, _SPLITS)
 
 @dataclass(slots=True)
 class _SplitTimes:
-    """How long one split has had which status, since the first micro-batch that has it."""
+    """The time that one split has had each status, since the first micro-batch that has it."""
 
     status: SplitStatus
     since_us: int

@@ -28,7 +28,7 @@ from streaming_source.monitoring.report import (
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What Spark counted in one micro-batch; None for what is not known. Times are microseconds since the epoch, UTC.
+    """Spark's counts of one micro-batch; None for what is not known. Times are microseconds since the epoch, UTC.
 
     `rows` are the records that each source of the query delivered; a frame that a query uses twice counts twice.
     `earliest_us`, `latest_us` and `mean_us` are of the event times of the first frame in the plan that has a watermark;
@@ -180,7 +180,7 @@ class _Kept:
     """A micro-batch that was read, by the files it was read from, and what the next one needs of those before it."""
 
     files: _Files
-    """What `metadata` has, the time and the size of its offsets, and the time of its commit."""
+    """The content of `metadata`, the time and the size of its offsets, and the time of its commit."""
     batch: MicroBatch
     since: Mapping[int, tuple[int | None, int]]
     """Of each source its watermark, and since when it stands there."""
@@ -199,7 +199,7 @@ class CheckpointBatches:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is an offset log. One listing."""
+        """True if there is an offset log. One listing."""
         return self._log.numbered("offsets") is not None
 
     def read(self) -> list[MicroBatch]:

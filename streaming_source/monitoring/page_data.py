@@ -1,4 +1,4 @@
-"""What the page of a query draws, as JSON: its sentences, each micro-batch or every so many, and each split.
+"""The data of the page of a query, as JSON: its sentences, each micro-batch or every so many, and each split.
 
 Times are milliseconds since the epoch and durations milliseconds, both rounded down; null is what is not known. Of many
 micro-batches one point stands for several (`step`): of each group the last, but the largest drift, backlog and state.
@@ -61,7 +61,7 @@ def page_data(history: History, explained: ExplainedQuery, title: str, as_of_us:
 
 
 def points_of(count: int, most: int = _POINTS) -> tuple[int, _Ints]:
-    """How many of `count` micro-batches are one point, and the last one of each point; the last of all is one.
+    """Return how many of `count` micro-batches are one point, and the last one of each point; the last of all is one.
 
     Examples
     --------
@@ -157,7 +157,7 @@ _TIMES: Final = {
 
 
 def _cells(table: pa.Table, which: _Ints, point: _Ints, order: _Ints, width: int) -> dict[str, Any]:
-    """What each split of an order was at each point, or at those that are `coarse`."""
+    """Return what each split of an order was at each point, or at those that are `coarse`."""
     row_of = np.full(int(which.max(initial=-1)) + 1, -1, np.int64)
     row_of[order] = np.arange(len(order))
     kept = row_of[which] >= 0

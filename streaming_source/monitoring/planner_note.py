@@ -1,4 +1,4 @@
-"""What a planner knows and its checkpoint does not: its last report, its error, and whether it runs.
+"""Notes of a planner on what its checkpoint does not have: its last report, its error, and whether it runs.
 
 A checkpoint is written when a micro-batch is planned, and no planner knows where it is. So each planner leaves a *note*
 on its machine, whose name the offsets have, and who reads the checkpoint there finds it. The planner locks the file:
@@ -40,7 +40,7 @@ _OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
 _KEPT_S: Final = 7 * 86_400
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 50
-"""How many times as long as writing a report took none is written."""
+"""Times the length of writing a report for which none is written."""
 _SHOWN: Final = 600
 """Characters of an error."""
 _MOST_BYTES: Final = 64 << 20
@@ -49,7 +49,7 @@ _MOST_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class PlannerNote:
-    """What one planner process left under a `name`: its last `report`, None before any, and what it failed with.
+    """The note of one planner process under a `name`: its last `report`, None before any, and its error.
 
     It was written at `at_us`, processing time, by a planner of what it `reads`. It `runs` while its process does, and
     it `was_closed` if Spark ended it, as it does with every query that ends. A run that ends by itself (AvailableNow)
@@ -68,13 +68,13 @@ class PlannerNote:
 
     @property
     def was_cut_off(self) -> bool:
-        """Whether it planned a run that ends by itself, and its process ended before that."""
+        """True if it planned a run that ends by itself, and its process ended before that."""
         drains = self.report is not None and self.report.explanation.is_draining
         return drains and not (self.runs or self.came_to_its_end)
 
     @property
     def was_killed(self) -> bool:
-        """Whether its process has ended neither by an error nor by Spark."""
+        """True if its process has ended neither by an error nor by Spark."""
         return not (self.runs or self.was_closed or self.error)
 
 

@@ -1,4 +1,4 @@
-"""Whether a query runs, and what ended it: by any `StreamingQuery`, or by the notes of its planners."""
+"""The state of a query, and what ended it: by any `StreamingQuery`, or by the notes of its planners."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class Query(Protocol):
 
     @property
     def isActive(self) -> bool:  # noqa: N802
-        """Whether it runs."""
+        """True if it runs."""
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """What it does at this moment, under `message`."""
+        """Return what it does at this moment, under `message`."""
 
     @property
     def recentProgress(self) -> Sequence[Mapping[str, Any]]:  # noqa: N802
         """Its last reports, oldest first."""
 
     def exception(self) -> Exception | None:
-        """What ended it, if it failed."""
+        """Return what ended it, if it failed."""
 
 
 @dataclass(frozen=True, slots=True)

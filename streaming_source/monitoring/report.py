@@ -68,7 +68,7 @@ _BOUNDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WatermarkReport:
-    """Where the watermark of one source stands after one micro-batch, why, and how far each split is.
+    """The place of the watermark of one source after one micro-batch, its reason, and how far each split is.
 
     `source` is its name, such as `aligned_files`; `sequence` is `n` of its offset, which names the `note` of its
     planner, if it does.
@@ -313,7 +313,7 @@ def parsed(offset: Any) -> Any:
 
 
 def sets_watermark(latest: Any) -> bool:
-    """Whether a source sets Spark's watermark by rows, by its report in a progress, or its offset before Spark 4.2."""
+    """Return whether a source sets Spark's watermark by rows, by its report or, before Spark 4.2, by its offset."""
     if not isinstance(latest, Mapping):
         return False
     return bool(latest.get("watermarkRows") or latest.get("fixed", {}).get("watermarkRows"))

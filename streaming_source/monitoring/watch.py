@@ -29,7 +29,7 @@ _BATCHES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the page shows, as `page_data` and as text. Each version is another one, also after a new start."""
+    """The content of the page, as `page_data` and as text. Each version is another one, also after a new start."""
 
     version: str
     data: dict[str, Any]
@@ -71,7 +71,7 @@ class CheckpointWatch:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is going to change any more."""
+        """True if nothing is going to change any more."""
         return self._closed.is_set()
 
     def start(self) -> None:
@@ -140,7 +140,7 @@ class CheckpointWatch:
             pause_s = max(self._interval_s, _SHARE * (time.perf_counter() - started))
 
     def _is_same(self, batches: list[MicroBatch]) -> bool:
-        """Whether nothing was written since the last look, and that was a moment ago."""
+        """Return whether nothing was written since the last look, and that was a moment ago."""
         known, at = self._looked
         is_same = len(batches) == len(known) and all(map(_is, batches, known))
         return is_same and time.monotonic() - at < _AGAIN_S and bool(self._snapshot.data["sources"])

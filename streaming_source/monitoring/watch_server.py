@@ -62,7 +62,7 @@ class WatchServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, with its token."""
+        """Return where the page is, with its token."""
         return f"http://{_LOOPBACK}:{self._server.server_address[1]}{self._root}"
 
     def start(self) -> None:

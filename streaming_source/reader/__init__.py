@@ -1,4 +1,4 @@
-"""What connectors' readers are built on (FLIP-27).
+"""Bases of connectors' readers (FLIP-27).
 
     SplitFetcherManager     which fetcher reads a split; starts, ends and closes fetchers; keeps their errors
       SplitFetcher          one thread, one SplitReader: takes splits, fetches, hands over

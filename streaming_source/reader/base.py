@@ -58,7 +58,7 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
 
     @property
     def has_reached_end(self) -> bool:
-        """Whether the output was cut off, or the split is at its stop."""
+        """True if the output was cut off, or the split is at its stop."""
         stop = self.state.split.stop
         return self.ended or (stop is not None and self.state.position >= stop)
 

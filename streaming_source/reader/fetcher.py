@@ -233,7 +233,7 @@ class SplitFetcher(Generic[SplitT, ElementT]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no split is assigned, no change is enqueued and no step is under way."""
+        """True if no split is assigned, no change is enqueued and no step is under way."""
         with self._changed:
             return self._is_idle()
 

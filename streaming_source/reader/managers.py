@@ -81,7 +81,7 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         self._fetcher_of.pop(split_id, None)
 
     def is_read_by(self, split_id: str, fetcher: SplitFetcher[SplitT, ElementT]) -> bool:
-        """Whether this fetcher reads the split."""
+        """Return whether this fetcher reads the split."""
         return self._fetcher_of.get(split_id) is fetcher
 
     # ---- what was fetched ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where the source model meets Spark: data source, readers, offsets, watermark rows.
+"""The source model in Spark: data source, readers, offsets, watermark rows.
 
 `streaming_source` exports its public functions. Nothing is imported here: planners and tasks need only parts of it.
 """

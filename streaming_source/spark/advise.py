@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 _SHARES: Final = (Fraction(99, 100), Fraction(999, 1000), Fraction(1))
 _NAMED: Final = 20
-"""How many splits the text lists: those with the largest disorder."""
+"""Splits that the text lists: those with the largest disorder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelayAdvice:
-    """What the delay `delay_us` covers.
+    """The records that the delay `delay_us` covers.
 
     At least the share `covers` of the records is no further than `delay_us` behind the latest one before it in its
     split; `late` records are. With it as the delay of Spark's own watermark, `behind` records are below that watermark
@@ -56,7 +56,7 @@ class DelayAdvice:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalAdvice:
-    """How late records come, in the order in which their files do, that of `by`.
+    """The lateness of records, in the order in which their files come, that of `by`.
 
     Records came `times` to a log that had some. `disorder_us` is what covers 99, 99.9 and 100 % of these, behind all
     that was there before: what `maxOutOfOrderness` is about.
@@ -69,7 +69,7 @@ class ArrivalAdvice:
 
 @dataclass(frozen=True, slots=True)
 class StateAdvice:
-    """What the order of records in files costs a query that reads all of them by event time.
+    """The cost of the order of records in files for a query that reads all of them by event time.
 
     Of the `splits`, up to `open_at_once` overlap in event time. Up to `rows` records are kept as state, `span_us` of
     event time, since others that are earlier stand behind them; to about a hundredth of all.
@@ -359,7 +359,7 @@ def _lines(advice: Advice) -> Iterator[str]:
 
 
 def _state_lines(state: StateAdvice) -> Iterator[str]:
-    """What the order inside of what is there costs: state, and no record."""
+    """Yield what the order inside of what is there costs: state, and no record."""
     if state.span_us:
         yield (
             f"Inside of what is there: records out of order. Up to {state.open_at_once:,} of {state.splits:,} splits "
@@ -373,7 +373,7 @@ def _state_lines(state: StateAdvice) -> Iterator[str]:
 
 
 def _arrival_lines(arrival: ArrivalAdvice) -> Iterator[str]:
-    """What a bound is for: how far what comes later is behind what was there."""
+    """Yield what a bound is for: how far what comes later is behind what was there."""
     if not arrival.times:
         yield (
             "Of what comes later nothing is known: all records came at once. Records that are not there yet may be "

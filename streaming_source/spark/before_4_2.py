@@ -104,7 +104,7 @@ if not TYPE_CHECKING:
             max_rows: int
 
         class SupportsTriggerAvailableNow:
-            """What Spark 4.2 asks of a source."""
+            """The calls of Spark 4.2 to a source that AvailableNow reads."""
 
             def getDefaultReadLimit(self) -> ReadLimit:
                 return ReadAllAvailable()
@@ -166,7 +166,7 @@ def _python_sources(spark: Any) -> list[str]:
 
 
 class Reader42(Protocol):
-    """What Spark 4.2 calls of a reader."""
+    """The calls of Spark 4.2 to a reader."""
 
     source: Source[Any, Any]
 

@@ -164,7 +164,7 @@ class AlignedDataSource:
 
     @property
     def needs_gateway(self) -> bool:
-        """Whether its readers send messages to the planner, which then listens on the driver's host."""
+        """True if its readers send messages to the planner, which then listens on the driver's host."""
         by_port = self.options.reports and self.options.report_location is None
         return by_port or self.source.source_event_serializer is not None
 
@@ -237,7 +237,7 @@ class AlignedDataSource:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the source ends."""
+        """True if the source ends."""
         return self.source.boundedness is Boundedness.BOUNDED
 
     def _stream_reader(self, schema: StructType) -> AlignedStreamReader | LateStreamReader:
@@ -471,5 +471,5 @@ def _spark_type(field: pa.Field) -> DataType:
 
 
 def _same(name: str, other: str | None) -> bool:
-    """Whether two names are equal as Spark compares them."""
+    """Return whether two names are equal as Spark compares them."""
     return other is not None and name.lower() == other.lower()

@@ -311,7 +311,7 @@ def _from_connect_plan(df: Any) -> tuple[Loaded, list[str]]:
 
 
 def _streams(df: Any) -> bool:
-    """Whether a leaf of a Spark Connect plan is a stream; False for a plan that is text."""
+    """Return whether a leaf of a Spark Connect plan is a stream; False for a plan that is text."""
     nodes, streams = [df._plan], False
     while nodes:
         node = nodes.pop()

@@ -39,7 +39,7 @@ _LOOK_S: Final = {True: 0.05, False: 1.0}
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What an entry has: the host of its member, how far the wall clock there is ahead, and the member as text."""
+    """An entry: the host of its member, how far the wall clock there is ahead, and the member as text."""
 
     v: int
     host: str

@@ -1,4 +1,4 @@
-"""What the planner gives to a task."""
+"""The planner's orders to a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlignedInputPartition(InputPartition):
-    """What one task, the reader `subtask_id` of the micro-batch `batch`, reads; Spark sends it to the executor.
+    """The ranges of one task, the reader `subtask_id` of the micro-batch `batch`; Spark sends it to the executor.
 
     `announced` is the watermark while the splits are processed; records at or below it are late, and `late` is what
     becomes of them: `keep`, `drop` or `fail`; `only` keeps late records alone. `watermark_row_us` is the event time of

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = log_of(__name__)
 
 _ENDED: Final = 100
-"""How many ended queries keep their history."""
+"""Ended queries that keep their history."""
 
 _SOURCE: Final = {
     "watermark": ("watermark_timestamp_seconds", "Event time up to which the source is complete."),

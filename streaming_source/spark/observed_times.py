@@ -1,4 +1,4 @@
-"""What a task reports to the planner: event times and watermarks, aggregated by split."""
+"""Reports of a task to the planner: event times and watermarks, aggregated by split."""
 
 from __future__ import annotations
 

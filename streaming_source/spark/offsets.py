@@ -52,7 +52,7 @@ LATE_LOG: Final = "late_log"
 _WITH_FINISHED: Final = 1
 """The version of offsets that have all splits, which earlier versions of this library read too."""
 _SHOWN: Final = 200
-"""How many characters of an offset an error shows."""
+"""Characters of an offset that an error shows."""
 
 _STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
@@ -72,7 +72,7 @@ class OffsetCodec:
         self._known_ids = {self.source_id, *map(_digest, source.former_identities)}
 
     def is_of_source(self, offset: Any) -> bool:
-        """Whether this is an offset of the source: of its format, and of the same data."""
+        """Return whether this is an offset of the source: of its format, and of the same data."""
         if not isinstance(offset, dict) or offset.get("source") != self._source.name:
             return False
         return isinstance(offset.get("id"), str) and offset["id"] in self._known_ids
@@ -180,7 +180,7 @@ class OffsetCodec:
             _check_fixed(before, self._fixed)
 
     def _continues(self, offset: Offset) -> bool:
-        """Whether the source can continue from an offset of another source of its format."""
+        """Return whether the source can continue from an offset of another source of its format."""
         written, serializer = offset.get("enumerator"), self._source.enumerator_checkpoint_serializer
         if offset["source"] != self._source.name or not isinstance(written, list) or len(written) != 2:
             return False
@@ -191,7 +191,7 @@ class OffsetCodec:
 
 
 def _changed(offset: Offset, identity: str) -> str:
-    """What was read when an offset was written, or the option alone that is given now or was, if that is known."""
+    """Return what was read when an offset was written, or the changed option alone, if that is known."""
     why = offset.get("why")
     before = why.get("reads") if isinstance(why, dict) else None
     if not isinstance(before, str) or len(before) >= _SHOWN or before == identity:

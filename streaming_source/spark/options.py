@@ -118,7 +118,7 @@ STRATEGY_OPTIONS: Final = OptionSet(
 
 
 class RepairRead(NamedTuple):
-    """What a batch that repairs windows reads: ranges of event times, of what a stream had read at an offset."""
+    """The reads of a batch that repairs windows: ranges of event times, of what a stream had read at an offset."""
 
     ranges: tuple[tuple[int, int], ...]
     offset: dict[str, Any]
@@ -134,7 +134,7 @@ def _repair_read(name: str, value: str) -> RepairRead:
 
 @dataclass(frozen=True, slots=True)
 class FrameOptions:
-    """How records become rows of the frame. Each attribute is described by its option.
+    """The way in which records become rows of the frame. Each attribute is described by its option.
 
     `watermark_rows` if watermark rows are emitted; `is_half_exact` if only one part of an exact frame is loaded.
     """

@@ -36,7 +36,7 @@ _NO_NEWS: Final = (Cause.NOTHING, Cause.SLOWEST, Cause.MICRO_BATCH, Cause.ALL_ID
 """With these a watermark may stand for long, and nothing is wrong; a micro-batch has a deadline of its own."""
 
 _PATIENCE_S: Final = 1.0
-"""How long to wait for the driver to read a line."""
+"""Seconds to wait for the driver to read a line."""
 
 
 class _TakenLines(logging.StreamHandler[TextIO]):
@@ -68,7 +68,7 @@ def log_lines_of(source: str) -> None:
 
 
 def _is_untaken(stream: TextIO) -> bool:
-    """Whether a pipe has unread bytes; False if that is not known."""
+    """Return whether a pipe has unread bytes; False if that is not known."""
     try:
         pipe = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(pipe).st_mode):

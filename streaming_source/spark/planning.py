@@ -54,10 +54,10 @@ An offset of many splits is many objects without cycles: collecting at the defau
 """
 
 _LOCK_S: Final = 0.5
-"""How long a task's request waits for the planner's lock. After that, a later request gets the answer."""
+"""Seconds that a task's request waits for the planner's lock. After that, a later request gets the answer."""
 
 _SHOWN: Final = 80
-"""How many characters of a source's description each line of the log has."""
+"""Characters of a source's description that each line of the log has."""
 
 
 def start_planner_process() -> None:

@@ -139,12 +139,12 @@ def described(argument: object) -> str:
 
 
 def is_switched_off(spark: SparkSession, setting: str) -> bool:
-    """Whether a setting of a classic session is false; False under Spark Connect, where it costs a call per frame."""
+    """Return whether a setting of a classic session is false; False under Spark Connect, where asking costs a call."""
     return hasattr(spark, "_jsparkSession") and str(spark.conf.get(setting, None)).lower() == "false"
 
 
 def has_no_data_batches(spark: SparkSession) -> bool:
-    """Whether Spark runs micro-batches without data in this session, which close windows."""
+    """Return whether Spark runs micro-batches without data in this session, which close windows."""
     return not is_switched_off(spark, "spark.sql.streaming.noDataMicroBatches.enabled")
 
 

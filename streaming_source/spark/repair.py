@@ -41,7 +41,7 @@ _FRAME: Final = "_frame"
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a repair writes.
+    """The content of a repair.
 
     Attributes
     ----------
@@ -236,7 +236,7 @@ class _Frame:
 
 @dataclass(frozen=True)
 class _Repairs:
-    """What `foreachBatch` calls: it repairs what the late records of a micro-batch touch."""
+    """The function that `foreachBatch` calls: it repairs what the late records of a micro-batch touch."""
 
     frames: Sequence[_Frame]
     compute: Callable[..., DataFrame]
@@ -322,7 +322,7 @@ def _key_names(keys: Sequence[str]) -> list[str]:
 
 
 def _equal(left: DataFrame, columns: Sequence[str], right: DataFrame, names: Sequence[str]) -> Column:
-    """Whether rows are of the same key; null is a key, too."""
+    """Return whether rows are of the same key; null is a key, too."""
     from pyspark.sql import functions as F
 
     same = F.lit(True)

@@ -28,7 +28,7 @@ _AGAIN_S: Final = 1.0
 """Delay before a directory that could not be read is tried again."""
 
 _KEPT_S: Final = 24 * 3600
-"""How long a report is kept that its run has not removed."""
+"""Seconds that a report is kept that its run has not removed."""
 
 _REPORT: Final = re.compile(r"[0-9a-f]{12}(-\d+){4}\.json")
 """Name of an entry: run, micro-batch, task, attempt, and a number in that."""

@@ -34,7 +34,7 @@ _LIMITS = (
     "and before the year 4000"
 )
 _WARNED: set[str] = set()
-"""What this process has warned of."""
+"""The warnings that this process has given."""
 
 _KEEP_OR_LEAVE_OUT = "option invalidTimestamp = null keeps such records without one, drop leaves them out"
 
@@ -355,7 +355,7 @@ def _metadata(field: pa.Field, records: _Records) -> pa.Array:
 
 
 def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
-    """Whether a column is in microseconds, and, where it has no zone, in UTC."""
+    """Return whether a column is in microseconds, and, where it has no zone, in UTC."""
     if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
         return False
     return column.type.tz is not None or np.array_equal(column.cast(pa.int64()).to_numpy(), times_us)

@@ -1,4 +1,4 @@
-"""What late records touch in the result of a function: windows, sessions, or the rows of a join.
+"""The parts of a function's result that late records touch: windows, sessions, or the rows of a join.
 
 Each is a span of event times, from `start` to before `end`, in a column of the frame of what is touched.
 """
@@ -29,7 +29,7 @@ _MS: Final = 1_000
 
 
 class Touching(Protocol):
-    """What late records touch, where it is in the result, and which event times it needs.
+    """The part of the result that late records touch, where it is, and which event times it needs.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Windows:
         return checked.join(touched, (F.col("window.start") == touched[f"{SPAN}.start"]) & is_of_key, "left_semi")
 
     def _has(self, column: str) -> Column:
-        """Whether a window is one of these: of others it is not known which are touched, and half of one was read."""
+        """Return whether a window is one of these: of others it is not known which are touched, and half was read."""
         from pyspark.sql import functions as F
 
         start_us, end_us = F.unix_micros(f"{column}.start"), F.unix_micros(f"{column}.end")

@@ -1,4 +1,4 @@
-"""What a test puts in the place of time, of workers, and of the context of an enumerator."""
+"""Fakes for tests: of time, of workers, and of the context of an enumerator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeClock:
         self._now_us = 0
 
     def now_us(self) -> int:
-        """What it shows."""
+        """Return what it shows."""
         return self._now_us
 
     def advance(self, duration: timedelta | str) -> None:

@@ -155,7 +155,7 @@ class SourceHarness:
 
     @property
     def foreknown(self) -> bool:
-        """Whether all event times and numbers of records are known ahead of reading, so that plans are exact."""
+        """True if all event times and numbers of records are known ahead of reading, so that plans are exact."""
         return self.reports is None
 
     def commit(self, batch: ReadBatch) -> None:
@@ -226,7 +226,7 @@ class SourceHarness:
 
     @property
     def is_planned(self) -> bool:
-        """Whether a micro-batch is planned and not committed."""
+        """True if a micro-batch is planned and not committed."""
         return self._before is not None
 
     @property

@@ -123,7 +123,7 @@ def read_ranges(
     hook: ReaderHook | None,
     wait_s: float,
 ) -> None:
-    """What a task does with its ranges, with a reader of its own for each further range of a split.
+    """Read the ranges of a task, with a reader of its own for each further range of a split.
 
     A reader may have nothing for `wait_s`; records that were planned and do not come are an error.
     """
@@ -163,7 +163,7 @@ def _left(reader: SourceReader[Any]) -> list[str]:
 
 
 def reports_of(ranges: Sequence[SourceSplit], records: Sequence[EmittedRecord]) -> list[RangeReport]:
-    """What a reader of these ranges reports of the records that it emitted, found record by record."""
+    """Return what a reader of these ranges reports of the records that it emitted, found record by record."""
     reports = []
     for split in ranges:
         stop = split.position if split.stop is None else split.stop
@@ -209,7 +209,7 @@ class _InlineFetcher(SplitFetcher[SplitT, ElementT]):
             return False
 
     def end(self) -> None:
-        """What the thread does when it is shut down, if it was."""
+        """Run once more if the thread was shut down."""
         if self._shut_down and not self.closed.is_set() and not (self._waits_for_reader and self._handed_over):
             self._run()
 

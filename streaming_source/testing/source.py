@@ -41,7 +41,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What follows is there so much later, by the clock of the source, than what stands before it."""
+    """A pause: what follows is there so much later, by the clock of the source, than what stands before it."""
 
     duration: timedelta | str
 
@@ -75,7 +75,7 @@ class ScriptedRecord:
 
 
 class SplitScript:
-    """What happens in one split, which appears at a time by the clock, and `ends` also without an `EOF`."""
+    """The script of one split, which appears at a time by the clock, and `ends` also without an `EOF`."""
 
     def __init__(self, elements: Iterable[Element], appears_us: int = 0, *, ends: bool = False) -> None:
         self.records: list[ScriptedRecord] = []

@@ -1,4 +1,4 @@
-"""What each micro-batch read of each split, one module a kind of source."""
+"""Reads of each micro-batch from each split, one module a kind of source."""
 
 from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock
 from streaming_source.auditing.sources.kinds import source_of

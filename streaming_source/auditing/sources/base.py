@@ -26,7 +26,7 @@ class TimeBlock(NamedTuple):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether all rows have an event time, between known bounds."""
+        """True if all rows have an event time, between known bounds."""
         return self.min_us != NO_TIMESTAMP
 
 
@@ -39,7 +39,7 @@ class LostRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitRead:
-    """What one micro-batch read of one split; `batch` is None for micro-batches that Spark has removed from its logs.
+    """The part of one split that a micro-batch read; `batch` is None for those that Spark has removed from its logs.
 
     `blocks` yields the rows, and raises a `DataLossError` if they cannot be read any more.
     """
@@ -67,7 +67,7 @@ class AuditedSource(ABC):
     """A path, or topics, as the report shows them."""
 
     workers: int = 4
-    """How many splits are read concurrently."""
+    """Splits that are read concurrently."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -81,7 +81,7 @@ class AuditedSource(ABC):
 
     @property
     def needs_zone(self) -> bool:
-        """Whether its times say no zone, so that they depend on that in which they are read."""
+        """True if its times say no zone, so that they depend on that in which they are read."""
         return False
 
     @property

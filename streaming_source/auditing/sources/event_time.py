@@ -23,7 +23,7 @@ _TRIED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """Where event times are in a record.
+    """The place of event times in a record.
 
     Parameters
     ----------

@@ -112,7 +112,7 @@ class FilesSource(AuditedSource):
 
     @property
     def needs_zone(self) -> bool:
-        """Whether the times of the first file that is there depend on the zone in which they are read."""
+        """True if the times of the first file that is there depend on the zone in which they are read."""
         kind = self._schema.field(0).type
         if self._format.has_statistics and pa.types.is_timestamp(kind) and kind.tz is not None:
             return False
@@ -193,7 +193,7 @@ class StoredFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading a file takes requests to a store."""
+        """True if reading a file takes requests to a store."""
         return bool(self._filesystem.type_name != "local")
 
     def check_unchanged(self, one: LoggedFile) -> None:

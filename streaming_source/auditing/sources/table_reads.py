@@ -1,4 +1,4 @@
-"""What Spark's own source over a table reads between two of its offsets, file by file, whatever the table's format."""
+"""Reads of Spark's own source over a table between two of its offsets, file by file, whatever the table's format."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class AuditedTable(AuditedSource):
             yield from self._order.between(start or self._started(end), end)
 
     def _started(self, end: TableOffset) -> TableOffset:
-        """Where the query started, whose first micro-batches ended at `end`."""
+        """Return where the query started, whose first micro-batches ended at `end`."""
         if self._start is not None:
             return self._start
         if not end.in_snapshot:

@@ -122,7 +122,7 @@ class GeneratorSplitEnumerator(
     # ---- arrival: on a worker ------------------------------------------------------------------------------------
 
     def _look(self, arrived: dict[int, int]) -> list[Arrival]:
-        """What has arrived: every record once, splits in order of their numbers. O(splits), beside the new blocks."""
+        """Return the records that have arrived, each once, in order of splits. O(splits and new blocks)."""
         elapsed_us = None
         if self.period_s is not None and self._arrival_epoch_us is not None:
             elapsed_us = self.clock_us() - self._arrival_epoch_us
@@ -141,7 +141,7 @@ class GeneratorSplitEnumerator(
         return found
 
     def _available(self, split: int, elapsed_us: int | None) -> int:
-        """How many records of a split have arrived after so long; None: all of them."""
+        """Return how many records of a split have arrived after so long; None: all of them."""
         if elapsed_us is None:
             assert self.rows_per_split is not None, "a source whose records are all there has an end"
             return self.rows_per_split

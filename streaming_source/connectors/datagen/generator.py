@@ -72,7 +72,7 @@ class RecordGenerator:
     # ---- event times ---------------------------------------------------------------------------------------------
 
     def speed(self, split: int) -> float:
-        """How fast the event time of a split passes, that of the first being 1."""
+        """Return how fast the event time of a split passes, that of the first being 1."""
         return 1.0 if self.splits == 1 else 1.0 + (self.skew - 1.0) * split / (self.splits - 1)
 
     def step_ns(self, split: int) -> int:

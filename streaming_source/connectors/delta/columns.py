@@ -60,12 +60,12 @@ class DeltaColumns:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether files have the columns under other names."""
+        """True if files have the columns under other names."""
         return dict(self.configuration).get(_MODE, "none") != "none"
 
     @cached_property
     def stored(self) -> dict[str, StoredColumn] | None:
-        """Where files have the columns, nested ones too; None where they have them under the same names."""
+        """Return where files have the columns, nested ones too; None where they have them under the same names."""
         if not self.is_mapped:
             return None
         return {field["name"]: _stored(field) for field in self._fields}
@@ -132,11 +132,11 @@ class DeltaColumns:
 
 
 HAS_ZONE: Final = r"(?i)(Z|[+-]\d\d:?(\d\d)?)$"
-"""What the text of a time with a zone ends with."""
+"""The end of the text of a time with a zone."""
 
 
 def is_moment(kind: pa.DataType) -> bool:
-    """Whether a column is of moments, and not of local times."""
+    """Return whether a column is of moments, and not of local times."""
     return pa.types.is_timestamp(kind) and kind.tz is not None
 
 

@@ -25,11 +25,11 @@ _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query, and a RESTORE, is looked for."""
 _RESTORE: Final = "RESTORE"
 _OVERWRITES: Final = (("outputMode", "complete"), ("mode", "overwrite"))
-"""What a commit says of itself that overwrites the table: of a streaming query, and of a batch."""
+"""Marks of a commit that overwrites the table: of a streaming query, and of a batch."""
 _BEGINNING: Final = 4_096
 """Bytes in which two commits of one version differ: the time of the commit, or the name of a file, is in them."""
 _READERS: Final = 16
-"""How many commits are read at once."""
+"""Commits that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Actions:
 
     @property
     def new_files(self) -> list[Mapping[str, Any]]:
-        """What it adds as data."""
+        """Return what it adds as data."""
         return [add for add in self.adds if add.get("dataChange", True)]
 
     def commit(self, table: str) -> Commit:
@@ -65,7 +65,7 @@ class Actions:
 
     @property
     def kind(self) -> CommitKind:
-        """What they do to the rows of earlier versions."""
+        """Return what they do to the rows of earlier versions."""
         if any(remove.get("dataChange", True) for remove in self.removes):
             return CommitKind.OVERWRITE if self.new_files else CommitKind.DELETE
         rewrites = (self.adds or self.removes) and not self.new_files
@@ -73,7 +73,7 @@ class Actions:
 
 
 def log_path(root: str, version: int) -> str:
-    """Where the log has a version."""
+    """Return where the log has a version."""
     return f"{root}/_delta_log/{version:020d}.json"
 
 
@@ -174,7 +174,7 @@ def whole_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
 
 @dataclass(frozen=True)
 class LogFiles:
-    """What the folder of a log has.
+    """The files in the folder of a log.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ _LOOKS: Final = 60
 _ORDER: Final = [("modification_time", "ascending"), ("path", "ascending")]
 
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
-"""How long a removed file stays, where the table does not say."""
+"""Milliseconds that a removed file stays, where the table does not say."""
 
 
 _FIX: Final = "Start with a new checkpointLocation, which reads the table as it is now"

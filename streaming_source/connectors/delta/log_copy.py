@@ -81,7 +81,7 @@ def _mended(commit: bytes) -> Iterator[bytes]:
 
 
 def _is_readable(filesystem: fs.FileSystem, path: str) -> bool:
-    """Whether a checkpoint has its footer: one that is being written, or was cut, has none."""
+    """Return whether a checkpoint has its footer: one that is being written, or was cut, has none."""
     if not path.endswith(".parquet"):
         return True
     try:

@@ -53,7 +53,7 @@ class Remembered:
 
 @dataclass(frozen=True, slots=True)
 class FilesCheckpoint:
-    """What an offset has in addition to the splits in work.
+    """The part of an offset that stands beside the splits in work.
 
     `split_by` is what a split is. If it is a directory, `finished` has the ids of finished splits, sorted. If it is a
     file, `remembered` has the finished files, and if it `names_finished` those of the last micro-batch are no splits of

@@ -1,4 +1,4 @@
-"""What both enumerators of files share: files are listed in the background, and cleaned when they were read."""
+"""The base of both enumerators of files: files are listed in the background, and cleaned when they were read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = log_of(__name__)
 T = TypeVar("T")
 
 _DESCRIBED_AGAIN: Final = 3
-"""How often a file is described once more that was written on meanwhile."""
+"""Times that a file is described once more that was written on meanwhile."""
 
 
 class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):

@@ -48,7 +48,7 @@ class FinishedFiles(ABC):
 
     @property
     def has_sketch(self) -> bool:
-        """Whether it is known which files are finished of those up to `forgotten`, if there are any."""
+        """True if it is known which files are finished of those up to `forgotten`, if there are any."""
         return self._sketch is not None
 
     def marks_of(self, files: Iterable[ListedFile]) -> Marks:

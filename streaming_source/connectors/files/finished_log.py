@@ -47,7 +47,7 @@ class _Part(NamedTuple):
         return _Part(first, last, merged)
 
     def replaces(self, other: _Part) -> bool:
-        """Whether it has all entries of the other; of two with the same ones the one that was merged more often."""
+        """Return whether it has all entries of the other; of two with the same ones it is the one merged more often."""
         is_same = self[:2] == other[:2]
         return self.merged > other.merged if is_same else self.first <= other.first and other.last <= self.last
 

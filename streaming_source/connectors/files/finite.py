@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from streaming_source.checkpoint.writer import TableWriters
 
 RECENT_FILES: Final = 1024
-"""How many finished files an offset remembers one by one."""
+"""Finished files that an offset remembers one by one."""
 _SPAN_MS: Final = 10_000
-"""How exactly it is known when the oldest file was modified that waits: with so many more files to remember."""
+"""Milliseconds to which the oldest waiting file's modification is known: with so many more files to remember."""
 
 _log = log_of(__name__)
 
@@ -125,7 +125,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._discover(find_new, self._on_found, lambda: list(self._open_files.values()))
 
     def _claimed(self, batch: int) -> Claims | None:
-        """What the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
+        """Return what the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
         if not self._config.emits_watermark:
             return None
         # Imported here: few queries read by claims.

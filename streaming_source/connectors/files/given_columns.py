@@ -167,4 +167,4 @@ _WRITTEN: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d"), pa.date32()),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"), pa.timestamp("us")),
 )
-"""How values of a type are written. Arrow's casts would accept more: `0x1f`, `nan`, an hour alone."""
+"""The texts of values of a type. Arrow's casts would accept more: `0x1f`, `nan`, an hour alone."""

@@ -51,7 +51,7 @@ def _version(file: ListedFile) -> int:
 
 
 class Known(IntEnum):
-    """Whether a set of marks has a file, in this version or another."""
+    """The answer of a set of marks to a file: it has it, in this version or another, or it has not."""
 
     NEW = 0
     SAME = 1

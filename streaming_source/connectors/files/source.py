@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _log = log_of(__name__)
 
 _RANDOM: Final = re.compile(r"(part-\d+-)?[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}")
-"""How random names of files begin: a number that is the same in each job, and a UUID."""
+"""The beginning of random names of files: a number that is the same in each job, and a UUID."""
 
 _AT_ONCE: Final = 16
 """Files whose columns are read at once."""
@@ -222,7 +222,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def names_finished(self, checkpoint: FilesCheckpoint) -> bool:
-        """Where each file is a split, the offset has the marks of those that its micro-batch has finished."""
+        """Return where each file is a split, the offset has the marks of those that its micro-batch has finished."""
         return checkpoint.names_finished
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[FileSplit]:

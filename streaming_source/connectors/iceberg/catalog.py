@@ -38,7 +38,7 @@ _PUBLIC: Final = ("type", "uri", "warehouse", "py-catalog-impl", "py-io-impl")
 
 @dataclass(frozen=True, slots=True)
 class CatalogProperties:
-    """How a catalog is opened: its name in the configuration of `pyiceberg`, and properties over those.
+    """The properties of a catalog: its name in the configuration of `pyiceberg`, and those that go before it.
 
     The properties are in no log, error or `repr`.
     """

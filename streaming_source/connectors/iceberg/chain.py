@@ -34,7 +34,7 @@ def rolled_back(metadata: TableMetadata, there: Sequence[Snapshot]) -> list[Snap
 
 
 def is_first(metadata: TableMetadata, snapshot: Snapshot, inherits: Callable[[Snapshot], bool]) -> bool:
-    """Whether nothing was committed before a snapshot without a parent.
+    """Return whether nothing was committed before a snapshot without a parent.
 
     `pyiceberg` clears the parent of a snapshot where it lets that expire, so that a missing parent shows nothing.
     Commits are numbered without gaps: each lower number belongs to a snapshot that the table still has, of another

@@ -69,7 +69,7 @@ class IcebergColumns:
 
     @cached_property
     def stored(self) -> dict[str, StoredColumn]:
-        """Where files have the columns: by the ids of their fields."""
+        """Return where files have the columns: by the ids of their fields."""
         return {field.name: _stored(field, self.aliases) for field in self.schema.fields}
 
     def id_of(self, path: Sequence[str]) -> int | None:

@@ -33,7 +33,7 @@ from streaming_source.from_data import Location
 
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
-"""How long a snapshot stays where the table does not say."""
+"""Milliseconds that a snapshot stays where the table does not say."""
 
 _FIX: Final = (
     "Start with a new checkpointLocation, which reads the table as it is now; keep snapshots longer than a query may "
@@ -54,7 +54,7 @@ _KINDS: Final = {
 """Any other operation may do anything."""
 
 _QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
-"""Where Iceberg's sink in Spark writes, in the summary of a snapshot, which micro-batch it is."""
+"""Keys of the summary of a snapshot under which Iceberg's sink in Spark writes which micro-batch it is."""
 
 
 class IcebergLister:
@@ -259,7 +259,7 @@ class IcebergLister:
         )
 
     def _inherits(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot has files that others added: a request of the store."""
+        """Return whether a snapshot has files that others added: a request of the store."""
         own = (snapshot.snapshot_id, None)
         manifests = self._manifests(snapshot)
         return any(one.added_snapshot_id not in own or one.has_existing_files() for one in manifests)

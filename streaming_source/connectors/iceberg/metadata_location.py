@@ -1,4 +1,4 @@
-"""Where a catalog has a table's metadata now: a look that finds nothing new need not read and parse them."""
+"""The place of a table's metadata by its catalog: a look that finds nothing new need not read and parse them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class FoundRecord(NamedTuple):
-    """What the index by time returns: a record, an aborted record, or the mark of a transaction."""
+    """Answers of the index by time: a record, an aborted record, or the mark of a transaction."""
 
     offset: int
     time_ms: int

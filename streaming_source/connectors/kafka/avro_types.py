@@ -72,7 +72,7 @@ def types_in(schema: Schema) -> Iterator[dict[str, Any]]:
 
 
 class AvroType(NamedTuple):
-    """How values of a schema become a column: first an array of stored values, which is then converted as a whole.
+    """The way from values of a schema to a column: an array of stored values, which is then converted as a whole.
 
     `stored` is the type of the numbers and bytes below the logical types, `column` the type of the column. `pack`
     changes a decoded value to one that Arrow accepts as `stored`; None if all are. `convert` takes an array of `stored`

@@ -1,4 +1,4 @@
-"""Where logs end, and which of their leaders are away while others answer."""
+"""The ends of logs, and which of their leaders are away while others answer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FRESH_S: Final = 0.2
 """For how long the end of a log is used, and after an error for how long no query is made."""
 
 _TRY_S: Final = 5.0
-"""How often leaders that are away are tried: a call may take seconds, and the others wait for it."""
+"""Seconds after which leaders that are away are tried again: a call may take seconds, and the others wait for it."""
 
 
 class LogEnd(NamedTuple):
-    """Where a partition's log ends. Records before `readable` can be read under the consumer's isolation level.
+    """The end of a partition's log. Records before `readable` can be read under the consumer's isolation level.
 
     Those between `readable` and `written` belong to open transactions.
     """

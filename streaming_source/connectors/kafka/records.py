@@ -34,7 +34,7 @@ FIELDS: Final[dict[str, Callable[[Message], Any]]] = {
     "value": Message.value,
     "headers": Message.headers,
 }
-"""How the columns that are no numbers are taken from a message."""
+"""Functions that take the columns that are no numbers from a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,11 @@ def _changes(messages: list[Message]) -> list[int]:
 # ---- values ----------------------------------------------------------------------------------------------------------
 
 Invalid: TypeAlias = Literal["fail", "null"]
-"""What is done with values that are not of their format."""
+"""The fate of values that are not of their format."""
 
 
 class ValueFormat(ABC):
-    """How values become a column. Two are equal if they read values in the same way."""
+    """The format of values that become a column. Two are equal if they read values in the same way."""
 
     invalid: Invalid
 
@@ -135,7 +135,7 @@ class ValueFormat(ABC):
     @property
     @abstractmethod
     def what(self) -> str:
-        """What a value should be, for errors."""
+        """Return what a value should be, for errors."""
 
     @abstractmethod
     def read(self, values: list[bytes | None]) -> pa.Array:

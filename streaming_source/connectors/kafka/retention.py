@@ -1,4 +1,4 @@
-"""How long the records that a query is still to read stay in their logs, while their starts move."""
+"""A forecast of how long the records that a query is still to read stay in their logs, while their starts move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streaming_source.connectors.kafka.subscription import Partition
 _log = log_of(__name__)
 
 _PERIOD_S: Final = 60.0
-"""How often the starts of logs are queried."""
+"""Seconds between two queries of the starts of logs."""
 
 _LOOKS: Final = 120
 """Over so many looks the pace is measured: retention removes whole segments, in steps."""

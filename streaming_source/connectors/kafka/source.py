@@ -139,7 +139,7 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
         return replace(self, start=start.before_the_end(), end=Boundary("endingOffsets", "latest", is_given=False))
 
     def for_batch_at(self, checkpoint: KafkaCheckpoint) -> tuple[KafkaSource, KafkaCheckpoint]:
-        """Where the stream began and has come to, its splits have: the batch reads all that may be between."""
+        """Return where the stream began and has come to, its splits have: the batch reads all that may be between."""
         start = Boundary("startingOffsets", "earliest", is_given=False)
         return replace(self, start=start, end=None).for_batch(), checkpoint
 

@@ -107,7 +107,7 @@ _TOPICS: Final = Form(
 
 @dataclass(frozen=True, slots=True)
 class KafkaCheckpoint:
-    """What an offset has in addition to the splits in work: the end of the source, if any, and topics by name.
+    """The part of an offset beside the splits in work: the end of the source, if any, and topics by name.
 
     Partitions that are not in it are new, and read from their first record on.
     """

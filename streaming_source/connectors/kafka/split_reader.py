@@ -35,7 +35,7 @@ _PORTION: Final = 500
 fetching them."""
 
 _WAIT_S: Final = 0.02
-"""How long a fetch waits for a full batch before it returns the records that have come."""
+"""Seconds that a fetch waits for a full batch before it returns the records that have come."""
 
 _AHEAD: Final = 20_000
 """Most offsets left of earlier splits, and most records fetched of them, when a later one is assigned; and most records

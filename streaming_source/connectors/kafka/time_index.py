@@ -1,4 +1,4 @@
-"""Where partitions are cut at an event time, by the brokers' index of timestamps, without reading what comes before.
+"""Cuts of partitions at an event time, by the brokers' index of timestamps, without reading what comes before.
 
 A broker finds the first record of a partition that is at or after a time, and the one with the latest timestamp; one
 call finds those of all partitions. The result is not always a record that will be read: marks of transactions have
@@ -49,7 +49,7 @@ class _Indexed(NamedTuple):
 
     @property
     def is_planned(self) -> bool:
-        """Whether all of its indexed records are in a state."""
+        """True if all of its indexed records are in a state."""
         return self.position >= self.indexed_to
 
     def unread_share(self, share: int) -> int:

@@ -1,4 +1,4 @@
-"""What an offset has of a table in addition to its open files: which table, and up to where files were opened."""
+"""The part of an offset beside a table's open files: which table, and up to where files were opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streaming_source.exceptions import OffsetError
 
 @dataclass(frozen=True, slots=True)
 class TableCheckpoint:
-    """What is remembered in addition to the open files; all of it is None before the table was looked at.
+    """The memory of a table beside its open files; all of it is None before the table was looked at.
 
     `digest` is that of the last commit whose files are known, None where `TableLister` has none.
     `indexing` is the option of that name: where a table has no statistics, the order of its files follows from it. A

@@ -1,4 +1,4 @@
-"""What the commits of a table claim, and whose they are."""
+"""Claims of the commits of a table, and whose they are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClaimedCommits:
 
     @property
     def claims(self) -> Claims:
-        """What is claimed by the commits that were taken."""
+        """Return what is claimed by the commits that were taken."""
         return self.writers.claims
 
     def take_whose(self) -> dict[int, str]:

@@ -37,7 +37,7 @@ def gone_with(title: str, done: str, query: str) -> ClaimError:
 
 
 class CommitKind(Enum):
-    """What a commit does to the rows of a table."""
+    """Kinds of commits, by what they do to the rows of a table."""
 
     APPEND = "append"
     """It adds files of new rows; one that adds none changes nothing."""
@@ -92,7 +92,7 @@ class Commit:
 
     @property
     def is_data(self) -> bool:
-        """Whether it says something of the table's rows: a rewrite does not."""
+        """True if it says something of the table's rows: a rewrite does not."""
         return self.kind is not CommitKind.REWRITE
 
     def check_claims(self, own: Sequence[tuple[str, int]], known: Collection[str]) -> None:
@@ -199,7 +199,7 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeRules:
-    """What a stream does with commits that remove rows: those of the kinds `skipped` are passed over with their files.
+    """Rules for commits that remove rows: those of the kinds `skipped` are passed over with their files.
 
     `options` names the option that a user sets to skip a kind.
     """
@@ -223,7 +223,7 @@ class ChangeRules:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """What a stream reads of the commits after a version.
+    """The commits after a version, as a stream reads them.
 
     Attributes
     ----------

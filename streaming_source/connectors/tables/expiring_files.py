@@ -12,7 +12,7 @@ from alignment.shown import log_of
 _log = log_of(__name__)
 
 _AGAIN_MS: Final = 3_600_000
-"""How often the same is logged."""
+"""Milliseconds after which the same is logged again."""
 
 _SHORT_MS: Final = 24 * 3_600_000
 """So little time left is worth a warning, however fast the files are read."""

@@ -36,7 +36,7 @@ metadata show that each of them has an event time.
 
 
 class Deletes(NamedTuple):
-    """Where the lister finds which rows of a file the table has deleted.
+    """The place where the lister finds which rows of a file the table has deleted.
 
     `sequence` is the number of the commit that added the file, or of the version whose deletes apply; `partition` is a
     short name of the file's partition, empty where deletes are not listed by partitions.

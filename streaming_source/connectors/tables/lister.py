@@ -22,7 +22,7 @@ BEFORE_ALL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a stream starts: with the files of a version, or after it (`has_snapshot` is false).
+    """The start of a stream: with the files of a version, or after it (`has_snapshot` is false).
 
     Where the user wants what is committed from a time on, and nothing is yet, that is `from_ms`: commits until the
     first one of then are passed over.

@@ -1,4 +1,4 @@
-"""What becomes of columns that a table gets while a query runs, which reads it with the columns of its start."""
+"""Columns that a table gets while a query runs, which reads it with the columns of its start."""
 
 from __future__ import annotations
 

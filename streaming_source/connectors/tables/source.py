@@ -22,7 +22,7 @@ from streaming_source.data_files.stores import STORAGE_OPTIONS
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SchemaError
 
 LIMIT: Final = "which files are opened follows from their event times; limit a micro-batch with maxRowsPerTrigger"
-"""What to do instead of limiting a micro-batch by files or bytes."""
+"""The advice to who limits a micro-batch by files or bytes."""
 
 _FOREIGN: Final = {"maxFilesPerTrigger": LIMIT, "maxBytesPerTrigger": LIMIT} | dict.fromkeys(
     ("fileFormat", "dataSchema"), "a table's metadata have its columns, and its files are Parquet; leave it out"

@@ -82,11 +82,11 @@ class Table(ClaimOptions, ReadingConfig):
     @property
     @abstractmethod
     def _change_rules(self) -> ChangeRules:
-        """What a stream does with commits that remove rows."""
+        """Return what a stream does with commits that remove rows."""
 
     @property
     def discovery_interval_us(self) -> int:
-        """How often to look for new commits."""
+        """Return how often to look for new commits."""
         return parse_duration_us(self.discovery_interval, name="discovery_interval")
 
     def _open_claims(

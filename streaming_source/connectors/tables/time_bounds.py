@@ -1,4 +1,4 @@
-"""How a table's statistics of the event-time column become bounds of event times."""
+"""Bounds of event times out of a table's statistics of the event-time column."""
 
 from __future__ import annotations
 

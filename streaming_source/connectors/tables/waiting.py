@@ -27,7 +27,7 @@ _KEYS: Final = (("low_us", "ascending"), ("path", "ascending"), ("version", "asc
 
 
 class Key(NamedTuple):
-    """What the order of files is by. Those without any valid event time come first: they hold nothing back."""
+    """The key by which files are ordered. Those without any valid event time come first: they hold nothing back."""
 
     low_us: int
     path: str
@@ -156,7 +156,7 @@ class WaitingTableFiles:
 
     @property
     def versions(self) -> int:
-        """How many versions have files that wait, counting those that were added together. O(g) for g runs."""
+        """Return how many versions have files that wait, counting those that were added together. O(g) for g runs."""
         return sum(run.count for _, _, run in self._heads)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the engine's event times of unread records come from.
+"""Providers of the engine's event times of unread records.
 
 There are three providers: the enumerator's own index (`indexed`); the planner, which reads ahead of the readers
 (`read_ahead`); and the readers themselves, which report what they read (`reported`).

@@ -72,7 +72,7 @@ class FetchedBlock:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What one fetch brought of one split: blocks in order, none empty; and whether nothing more will come.
+    """The result of one fetch from one split: blocks in order, none empty; and whether nothing more will come.
 
     `caught_up` is the result of `SplitReader.caught_up`. `emitted` are the watermarks that the source emitted of the
     split: behind how many of these records, the watermark, and whether the split is idle.

@@ -1,4 +1,4 @@
-"""What fills the planner's index of unread records: the contract of all providers of event times."""
+"""The contract of all providers of event times: they fill the planner's index of unread records."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     @property
     def knows_each(self) -> bool:
-        """Whether `event_times` gives the event time of each record."""
+        """True if `event_times` gives the event time of each record."""
         return True
 
     def known_from(self, split: SplitT) -> int:
@@ -135,7 +135,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     # ---- life ----------------------------------------------------------------------------------------------------
 
     def drain(self, from_us: int) -> None:
-        """What was there at a processing time is all there is (AvailableNow)."""
+        """Take what was there at a processing time for all there is (AvailableNow)."""
         self.drains_from_us = from_us
 
     def extend_snapshot(self) -> None:
@@ -146,12 +146,12 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         return lambda: True
 
     def is_warm(self) -> bool:
-        """Whether something is known of every split."""
+        """Return whether something is known of every split."""
         return True
 
     @property
     def knows_all(self) -> bool:
-        """Whether nothing is left unseen because enough was seen: then fewer records are no reason to wait for more."""
+        """True if nothing is left unseen because enough was seen: then fewer records are no reason to wait for more."""
         return True
 
     @property

@@ -219,7 +219,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     # ---- how far ahead: under the lock ---------------------------------------------------------------------------
 
     def _is_ahead(self, scan: SplitScan[SplitT]) -> bool:
-        """Whether what was scanned of a split is enough for now."""
+        """Return whether what was scanned of a split is enough for now."""
         rows = scan.untaken + scan.seen.unread
         return rows >= self._share or (rows > 0 and scan.front_us > self._latest_us)
 

@@ -32,7 +32,7 @@ _log = log_of(__name__)
 _WARN_US: Final = 60_000_000
 
 _PERIOD_S: Final = 0.2
-"""How long after an answer the enumerator is called again for where the records end."""
+"""Seconds after an answer before the enumerator is called again for where the records end."""
 
 
 @dataclass(slots=True)

@@ -22,10 +22,10 @@ EndProbed: TypeAlias = Callable[[SplitT, int, int | None], None]
 
 _FIRST_WAIT_US: Final = 200_000
 _LAST_WAIT_US: Final = 10_000_000
-"""How long after a probe that found no end the next may be: twice as long each time."""
+"""Microseconds after a probe that found no end before the next may be: twice as long each time."""
 
 _PATIENCE_S: Final = 0.5
-"""How long a probe may block."""
+"""Seconds that a probe may block."""
 
 _FETCHES: Final = 4
 """Fetches of one probe: a reader may return the last record, and then nothing, before it finishes its split."""

@@ -19,11 +19,11 @@ from streaming_source.coordinator.event_times.provider import RecordNumber
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 0.5
-"""How soon to fetch again what brought nothing: later from time to time."""
+"""Seconds before what brought nothing is fetched again: later from time to time."""
 
 _FIRST_PATIENCE_S: Final = 0.5
 _LAST_PATIENCE_S: Final = 4.0
-"""How long a fetch may block before it is woken. When the longest was in vain, there was nothing to fetch."""
+"""Seconds that a fetch may block before it is woken. When the longest was in vain, there was nothing to fetch."""
 
 _PASSED_OVER: Final = 8
 """A split that so many fetches, and two for each split, have passed over is fetched alone."""
@@ -78,7 +78,7 @@ class FetchedRecords:
         self._emitted.append((self.end - rows, watermark, is_idle))
 
     def emitted_before(self, number: int) -> tuple[int, bool] | None:
-        """What the source emitted last behind the records before `number`; None if nothing. O(log n)."""
+        """Return what the source emitted last behind the records before `number`; None if nothing. O(log n)."""
         i = bisect_left(self._emitted, (number + 1,))
         return None if i == 0 else self._emitted[i - 1][1:]
 
@@ -178,7 +178,7 @@ class SplitScan(Generic[SplitT]):
 
 
 class Stage(Enum):
-    """What a `Fetcher` does; guarded by the lock of the `ReadAheadTimes`."""
+    """The stages of a `Fetcher`; guarded by the lock of the `ReadAheadTimes`."""
 
     RESTING = "nothing is to be fetched"
     QUEUED = "it is to fetch as soon as there is a place"
@@ -265,14 +265,14 @@ class Fetcher(Generic[SplitT]):
         return waited_enough
 
     def next_retry_s(self) -> float:
-        """How soon to fetch again after a fetch that brought nothing."""
+        """Return how soon to fetch again after a fetch that brought nothing."""
         retry_s, self.retry_s = self.retry_s, min(2 * self.retry_s, _LAST_RETRY_S)
         return retry_s
 
 
 @dataclass(slots=True, eq=False)
 class PostedFetch(Generic[SplitT]):
-    """What a fetch brought of a split, on its way to the coordinator."""
+    """The result of a fetch of a split, on its way to the coordinator."""
 
     scan: SplitScan[SplitT]
     began_us: int
@@ -281,7 +281,7 @@ class PostedFetch(Generic[SplitT]):
     is_last: bool
 
     def is_like(self, other: PostedFetch[SplitT]) -> bool:
-        """Whether both found nothing, and know the same of it."""
+        """Return whether both found nothing, and know the same of it."""
         is_same = self.fetched.caught_up is other.fetched.caught_up and not other.fetched.emitted
         return self.found_nothing and other.found_nothing and is_same
 

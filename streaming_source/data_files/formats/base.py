@@ -68,7 +68,7 @@ class OpenFile(ABC):
 
 
 class FileFormat(ABC):
-    """How files are read: a picklable, hashable value that holds the format's options.
+    """A format of files: a picklable, hashable value that holds its options.
 
     Rows are numbered from 0 in each file. What is a row, and what its number is, depends on the file and the format
     alone, never on the columns that are read: the planner reads the time column only, the readers all of them.
@@ -78,7 +78,7 @@ class FileFormat(ABC):
     """The name of the format, as in option `fileFormat`."""
 
     has_statistics: ClassVar[bool] = False
-    """Whether a file has bounds of event times that can be read without the time column."""
+    """True if a file has bounds of event times that can be read without the time column."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns, if all files of the format have the same columns."""

@@ -169,7 +169,7 @@ class ParquetFormat(ColumnarFormat):
 
 
 def _zone_of(schema: pa.Schema, assigner: TimestampAssigner) -> bool:
-    """Whether the column of event times has a zone."""
+    """Return whether the column of event times has a zone."""
     fields = fields_on_path(schema, assigner.statistics_column or "")
     return bool(fields) and pa.types.is_timestamp(fields[-1].type) and fields[-1].type.tz is not None
 

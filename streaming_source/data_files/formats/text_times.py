@@ -226,7 +226,7 @@ def _translated(pattern: str, refusal: str) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTimes:
-    """How the times of a file are written, by two patterns; None for what Spark's cast reads.
+    """The two patterns by which the times of a file are written; None for what Spark's cast reads.
 
     `zone` is that of times without one.
     """

@@ -119,7 +119,7 @@ def _others_wait(explanation: Explanation) -> bool:
 
 
 def _is_silent(explanation: Explanation) -> bool:
-    """Whether others went on after the split that holds the watermark.
+    """Return whether others went on after the split that holds the watermark.
 
     Where all fell silent with it, nothing is the matter with this one: all that is there has been read.
     """
@@ -249,7 +249,7 @@ def _says_earlier(explanation: Explanation) -> str:
 
 
 def _open_at_once(explanation: Explanation) -> str:
-    """What splits that overlap in event time cost: those that were read further than the watermark lets windows go."""
+    """Return the cost of splits that overlap in event time: those read further than the watermark lets windows go."""
     ahead = [split for split in explanation.splits if split.watermark > explanation.watermark]
     if not ahead or explanation.watermark == MIN_WATERMARK:
         return ""
@@ -346,7 +346,7 @@ def _dated(reports: Sequence[Explanation], split: SplitExplanation) -> str:
 
 
 def _leap(last: Explanation) -> str:
-    """What a split in the future does to the watermark, or has done."""
+    """Return what a split in the future does to the watermark, or has done."""
     if last.is_in_the_future or not last.holders:
         return "Watermarks never go back: "
     idle_us = [us for us in map(last.idle_at_us, last.holders) if us is not None]
@@ -469,7 +469,7 @@ def _late(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 
 def _dated_wrongly(split: SplitExplanation) -> Advice:
-    """What a record is that is further behind than any bound can cover."""
+    """Return what a record is that is further behind than any bound can cover."""
     stray = split.stray
     assert stray is not None
     why = "no delay is that long"

@@ -226,7 +226,7 @@ def _backlog(explanation: Explanation) -> int:
 
 
 def _raise_the_limit(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    """Whether more comes in than the read limit lets through."""
+    """Yield whether more comes in than the read limit lets through."""
     max_rows, growing = reports[-1].bounds.max_rows, _growing(reports)
     if max_rows is None or not growing:
         return
@@ -275,7 +275,7 @@ def beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
 
 
 def usual_move_us(reports: Sequence[Explanation]) -> int:
-    """How far the watermark moves on from micro-batch to micro-batch where splits often wait at the limit; else 0."""
+    """Return the usual step of the watermark from micro-batch to micro-batch where splits wait at the limit; else 0."""
     known = [report for report in reports if report.watermark > MIN_WATERMARK]
     moves_us = [b.watermark - a.watermark for a, b in pairwise(known) if b.watermark > a.watermark]
     at_limit = [report for report in known if any(s.waits_for is WaitsFor.DRIFT for s in report.splits)]
@@ -300,7 +300,7 @@ def _raise_the_drift(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 
 def _next_record(last: Explanation, split: SplitExplanation, drift_us: int) -> Advice:
-    """What to do about a record that is far beyond the limit: only one that stands out in its split may be wrong."""
+    """Return advice about a record that is far beyond the limit: only one that stands out in its split may be wrong."""
     next_us = split.next_us or 0
     record = f"The record at {split.next_place} of split {split.split_id!r}, of {moment(next_us)},"
     if split.is_outlier:

@@ -1,4 +1,4 @@
-"""What a cause is: its condition, its sentence, and its advice."""
+"""Causes: each has a condition, a sentence, and advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STANDING_US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What was seen, and what to do about it.
+    """A thing that was seen, and what to do about it.
 
     `option` is the option to change, or else `query`, `sink`, `source`, or `data` where the records themselves are
     wrong.
@@ -54,7 +54,7 @@ def first_waits(explanation: Explanation, waits_for: WaitsFor) -> bool:
 
 
 def where(explanation: Explanation, *, stands: bool = True) -> str:
-    """Where the watermark is: how most sentences begin."""
+    """Return where the watermark is: how most sentences begin."""
     if explanation.watermark == MIN_WATERMARK:
         return "There is no watermark yet"
     stands &= explanation.at_us - explanation.stands_since_us >= _STANDING_US
@@ -84,5 +84,5 @@ def becomes_idle(explanation: Explanation, holder: SplitExplanation, never: str 
 
 
 def records_outside(explanation: Explanation) -> int:
-    """How many records lie outside of the range of event times."""
+    """Return how many records lie outside of the range of event times."""
     return dict(explanation.metrics).get("outOfRangeRecords", 0)

@@ -1,4 +1,4 @@
-"""Where Spark finds the format `aligned_delta` by itself; see `streaming_source.spark.format_class`."""
+"""The module by which Spark finds the format `aligned_delta`; see `streaming_source.spark.format_class`."""
 
 from streaming_source.spark.format_class import format_class
 

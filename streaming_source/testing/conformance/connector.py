@@ -1,4 +1,4 @@
-"""What the author of a connector tells the suite."""
+"""Facts that the author of a connector tells the suite."""
 
 from __future__ import annotations
 
