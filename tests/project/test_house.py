@@ -14,6 +14,7 @@ from tests.project.house import (
     features,
     in_process,
     inits_with_code,
+    questions,
     text_functions,
 )
 from tests.project.test_import_rule import ROOT, Module, modules
@@ -44,6 +45,14 @@ def test_a_constructor_call_by_position_is_found() -> None:
 def test_a_constructor_is_given_many_arguments_by_their_names() -> None:
     crowded = [(module.name, *call) for module in modules(ROOT) for call in constructor_calls(module.source)]
     assert not crowded
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    assert questions(modules(ROOT)) == []
+    assert questions([Module("a", False, '"""How it is."""\ndef f(): "Whether it is."\ndef g(): "Return it."')]) == [
+        "a:",
+        "a:f",
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in MOST if name.startswith(("modules", "calls"))])
