@@ -8,6 +8,7 @@ query did with its rows is not what would be counted: it filters or changes them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
@@ -241,11 +242,43 @@ def _check_several(checkpoint: Checkpoint, latest: Sequence[Latest], delays_us: 
             together = [[max((us for us in times if us is not None), default=None)] for times in apart]
             if _leads(latest, apart, delays, choose) or _leads(latest, together, delays[:1], choose):
                 return Check(confirmed=True)
+    return _check_delays(latest, len(sources), delays_us, choose)
+
+
+def _check_delays(latest: Sequence[Latest], sources: int, delays_us: frozenset[int], choose: Choose) -> Check:
+    """Find a delay of each source: the state keeps that of one, behind a union of several."""
+    times = [one.times_us for one in latest]
+    for proof in (_PROOF, 1) if sources <= _MOST else ():
+        tried = ({*delays_us, *_shown(latest, source, proof)} for source in range(sources))
+        for delays in product(*map(sorted, tried)):
+            if not _leads(latest, times, delays, choose):
+                continue
+            named = " and ".join(f"{format_duration(us)} of source {number}" for number, us in enumerate(delays))
+            if proof == _PROOF:
+                return Check(
+                    confirmed=True, note=f"The delays of withWatermark differ, as the watermarks show: {named}."
+                )
+            return Check(
+                refuted=(
+                    f"the state keeps one delay of withWatermark, and its {sources} sources seem to have several "
+                    f"({named}), which too few micro-batches show; audit the query again when it has run for longer"
+                )
+            )
     return Check(
         refuted=(
-            f"the event times of its {len(sources)} sources do not lead to the watermarks that the query had; {_CAUSES}"
+            f"the event times of its {sources} sources do not lead to the watermarks that the query had; {_CAUSES}"
         )
     )
+
+
+def _shown(latest: Sequence[Latest], source: int, proof: int) -> list[int]:
+    """Return the delays by which a source alone would have led to at least `proof` watermarks, the first few."""
+    found, reached = Counter[int](), None
+    for one in latest:
+        reached = _later(reached, one.times_us[source])
+        if one.has_moved and reached is not None:
+            found[reached - one.next_us] += 1
+    return [us for us, count in found.most_common(_MOST) if count >= proof and us >= 0]
 
 
 def _leads(

@@ -57,6 +57,11 @@ def union(load: Callable[[str], DataFrame]) -> DataFrame:
     return load("left").union(load("right")).dropDuplicates(["ts", "k"]).select("k")
 
 
+def delays(load: Callable[..., DataFrame]) -> DataFrame:
+    """A union whose sources have different delays: the state keeps that of the first."""
+    return load("right").union(load("left", "25 seconds")).dropDuplicates(["ts", "k"]).select("k")
+
+
 def sessions(load: Callable[[str], DataFrame]) -> DataFrame:
     return load("left").groupBy(F.session_window("ts", "5 seconds"), "k").count().select("k", "count")
 
@@ -69,9 +74,9 @@ def chain(load: Callable[[str], DataFrame]) -> DataFrame:
 def run(spark: SparkSession, root: Path, make: Make, policy: str) -> tuple[int, int]:
     """The rows that Spark dropped in the first operator, by its metric, and the rows that came out."""
 
-    def load(source: str) -> DataFrame:
+    def load(source: str, delay: str = "10 seconds") -> DataFrame:
         reader = spark.readStream.schema("ts timestamp, k string").option("maxFilesPerTrigger", 1)
-        return reader.option("recursiveFileLookup", True).parquet(str(root / source)).withWatermark("ts", "10 seconds")
+        return reader.option("recursiveFileLookup", True).parquet(str(root / source)).withWatermark("ts", delay)
 
     spark.conf.set(POLICY, policy)
     try:
@@ -92,7 +97,9 @@ def run(spark: SparkSession, root: Path, make: Make, policy: str) -> tuple[int, 
         *(
             pytest.param(make, policy, marks=pytest.mark.soak)
             for make, policy in zip(
-                (joined, itself, union, union, sessions, chain), ("max", "min", "min", "max", "min", "min"), strict=True
+                (joined, itself, union, union, delays, sessions, chain),
+                ("max", "min", "min", "max", "min", "min", "min"),
+                strict=True,
             )
         ),
     ],
@@ -108,8 +115,9 @@ def test_what_an_operator_dropped_is_what_sparks_metric_counts(
     )
 
     assert found.dropped == dropped > 0
-    assert found.read == 8 * ROWS * (2 if make in (joined, itself, union) else 1)
+    assert found.read == 8 * ROWS * (2 if make in (joined, itself, union, delays) else 1)
     assert found.dropped + found.emitted + found.open + found.unknown == found.read
     assert found.query.downstream == (("windowed aggregation",) if make is chain else ())
     assert {one.directory for one in found.carriers} == {"b-fast"}
-    assert [note.partition(",")[0] for note in found.notes] == ["Sources 0 and 1 are one stream"] * (make is itself)
+    noted = {itself: "Sources 0 and 1 are one stream", delays: "The delays of withWatermark differ"}
+    assert [note.partition(",")[0] for note in found.notes] == [noted[one] for one in noted if one is make]

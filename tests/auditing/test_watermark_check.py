@@ -114,6 +114,21 @@ def test_the_smallest_watermark_of_several_sources_counts() -> None:
     assert check(([10, 8], 0), ([20, 30], 10), delays_us=frozenset({5 * SECOND, 10 * SECOND})).confirmed
 
 
+def test_different_delays_behind_a_union_are_found_by_the_watermarks() -> None:
+    """The state has that of the first source alone."""
+    found = check(([10, 8], -52), ([20, 100], 15), ([200, 110], 50), ([210, 120], 60))
+    assert found.confirmed
+    assert found.note == (
+        "The delays of withWatermark differ, as the watermarks show: 5 seconds of source 0 and 1 minute of source 1."
+    )
+
+
+def test_different_delays_that_too_few_micro_batches_show_are_the_reason_why_nothing_is_known() -> None:
+    found = check(([10, 8], -52), ([20, 100], 15))
+    assert str(found.refuted).startswith("the state keeps one delay of withWatermark, and its 2 sources seem to have")
+    assert "(5 seconds of source 0 and 1 minute of source 1), which too few micro-batches show" in str(found.refuted)
+
+
 def test_the_watermarks_of_several_sources_begin_anew_in_each_run() -> None:
     """After the second micro-batch the query was started again: a source without rows is at 0."""
     assert check(([10, 8], 3), ([20, 9], 4), ([30, None], 4), ([None, 40], 25)) == Check(confirmed=True)
