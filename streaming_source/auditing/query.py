@@ -105,7 +105,8 @@ def audit(
     check = _checked(found, sources, counted, delays, has_zone=zone is not None or not by_time)
     undecided = rule.why if isinstance(rule, Undecided) else None
     if check.refuted is not None and by_time:
-        undecided = _refuted(check, sum(tally.dropped for _, _, tally in counted))
+        is_ordered = not any(one.has_assumed_order for one in sources)
+        undecided = _refuted(check, sum(tally.dropped for _, _, tally in counted), is_ordered=is_ordered)
         for _, _, tally in counted:
             tally.undecide()
     query = AuditedQuery(
@@ -181,7 +182,12 @@ def _checked(
     return check
 
 
-def _refuted(check: Check, dropped: int) -> str:
+def _refuted(check: Check, dropped: int, *, is_ordered: bool) -> str:
+    if not is_ordered:
+        return (
+            f"{check.refuted}; or its schema has the columns of the CSV files in another order than their first line, "
+            "which Spark ignores; give it with -o dataSchema"
+        )
     bound = f"; if it only filters them, at most {dropped:,} were dropped" if check.is_filtered else ""
     return f"{check.refuted}{bound}"
 

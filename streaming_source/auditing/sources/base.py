@@ -80,6 +80,11 @@ class AuditedSource(ABC):
         return None
 
     @property
+    def has_assumed_order(self) -> bool:
+        """Whether its columns are taken in an order that may not be that of the query's schema, which Spark takes."""
+        return False
+
+    @property
     def needs_zone(self) -> bool:
         """True if its times say no zone, so that they depend on that in which they are read."""
         return False

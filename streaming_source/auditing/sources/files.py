@@ -18,7 +18,7 @@ import pyarrow as pa
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import Int64Array
-from streaming_source.auditing.sources.base import AuditedSource, SplitRead, TimeBlock, loaded
+from streaming_source.auditing.sources.base import AuditedSource, LostRows, SplitRead, TimeBlock, loaded
 from streaming_source.auditing.sources.event_time import EventTime, time_column
 from streaming_source.checkpoint.file_log import LoggedFile, file_log
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
@@ -78,8 +78,11 @@ class FilesSource(AuditedSource):
         if self._files.is_remote:
             self.workers = 32
         given = {name: value for name, value in options.items() if name != "sourceArchiveDir"}
-        self._zoneless_format, schema = self._readable(uris, given)
-        self._given_columns: pa.Schema | None = FORMAT_OPTIONS.parse(given)["dataSchema"]
+        fmt, self._all_columns = self._readable(uris, given)
+        schema, chosen = self._all_columns, FORMAT_OPTIONS.parse(given)
+        self._given_columns: pa.Schema | None = chosen["dataSchema"]
+        self._zoneless_format = _by_place(fmt, schema)
+        self._drops_malformed = fmt.name in ("csv", "json") and chosen["mode"] == "DROPMALFORMED"
         self._format = self._zoneless_format.in_zone(event_time.zone_name)
         if event_time.column is None:
             column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
@@ -109,6 +112,11 @@ class FilesSource(AuditedSource):
             batch = None if one.entry <= purged else batches[bisect_left(ends, one.entry)]
             split = unquote(one.uri[len(self.root) :].strip("/"))
             yield SplitRead(batch, split, posixpath.dirname(split), partial(self._blocks, one))
+
+    @property
+    def has_assumed_order(self) -> bool:
+        """Whether the files are CSV, and no schema was given."""
+        return self._format.name == "csv" and self._given_columns is None
 
     @property
     def needs_zone(self) -> bool:
@@ -144,10 +152,20 @@ class FilesSource(AuditedSource):
             "moved, give the directory with --source, or with -o sourceArchiveDir=DIRECTORY if Spark archived them"
         ) from gone
 
-    def _blocks(self, one: LoggedFile) -> Iterator[TimeBlock]:
+    def _blocks(self, one: LoggedFile) -> Iterator[TimeBlock | LostRows]:
         if self._has_times:
             self._files.check_unchanged(one)
+        if self._drops_malformed:
+            return self._without_malformed(FileRows(self._files.at(one.uri), 0, _ALL))
         return file_blocks(self._format, self._files.at(one.uri), self._schema, self._assigner)
+
+    def _without_malformed(self, file: FileRows) -> Iterator[TimeBlock | LostRows]:
+        """Yield what the query has read. Spark drops a record that is malformed in a column that the query needs."""
+        kept = sum(block.batch.num_rows for block in self._format.read_rows(file, self._schema))
+        for block in self._format.read_rows(file, self._all_columns):
+            kept -= block.batch.num_rows
+            yield loaded(self._assigner.extract(block.batch, None).values)
+        yield LostRows(kept, "records that are malformed, but not in the event time, which the query has read or not")
 
     def _times_in(self, zone: str, file: FileRows) -> Int64Array:
         fmt, time = self._zoneless_format.in_zone(zone), replace(self._time, zone=zone)
@@ -238,6 +256,16 @@ def file_blocks(
 
 def _of(path: str, storage: StorageOptions) -> StorageOptions:
     return NO_STORAGE_OPTIONS if Root(path).is_local or path.startswith("file:") else storage
+
+
+def _by_place(fmt: FileFormat, schema: pa.Schema) -> FileFormat:
+    """Return the format with the columns of CSV in the order of `schema`, as Spark has them, whatever a header has."""
+    if fmt.name != "csv":
+        return fmt
+    from streaming_source.data_files.formats.csv import CsvFormat
+
+    assert isinstance(fmt, CsvFormat)
+    return replace(replace(fmt, header=False).with_columns(schema), header=fmt.header)
 
 
 def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:

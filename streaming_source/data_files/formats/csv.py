@@ -45,7 +45,7 @@ class CsvFormat(RecordFormat):
     -----
     Blank lines are no records. Within quotes a quote follows the escape; an escape that is the quote doubles it, as in
     RFC 4180. With a header, columns are found by the names in it. Without one, the columns of a file are `names`, or
-    those of the schema, in their order.
+    those of the schema, in their order; `names` that are given count with a header, too.
     """
 
     header: bool = option_field(False, "header", boolean, "csv: the first record of each file names its columns.")
@@ -132,6 +132,9 @@ class CsvFormat(RecordFormat):
         wanted = [field.name for field in self._in_files(schema)]
         if self.header:
             names, _ = self._names_in_first(file)
+            if self.names is not None:
+                others = (f"_c{number}" for number in range(len(self.names), len(names)))
+                names = (*self.names[: len(names)], *others)
             # A file without a header is empty: any names will do.
             known = {stored: name for name, stored in found_as(file.path, names, wanted, file.case_sensitive).items()}
             names = file.columns = tuple(known.get(name, name) for name in names) or tuple(wanted)
