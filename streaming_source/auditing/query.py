@@ -123,7 +123,7 @@ def audit(
         is_operator_shown=not named,
     )
     notes = [text for one in sources for text in one.notes]
-    return Audit.of(query, found, counted, [*notes, *_sides(found.source_folders), *_notes(check, query)])
+    return Audit.of(query, found, counted, [*notes, *_sides(found.source_folders, sources), *_notes(check, query)])
 
 
 def _windows_and_rule(
@@ -204,14 +204,23 @@ def _notes(check: Check, query: AuditedQuery) -> Iterator[str]:
         yield f"Whether the event times are those of the query could not be checked: {check.unchecked}."
 
 
-def _sides(folders: Sequence[str]) -> Iterator[str]:
+def _sides(folders: Sequence[str], sources: Sequence[AuditedSource]) -> Iterator[str]:
     for folder in dict.fromkeys(folders):
-        sides = [str(number) for number, one in enumerate(folders) if one == folder]
+        sides = [number for number, one in enumerate(folders) if one == folder]
         if len(sides) > 1:
-            yield (
-                f"Sources {' and '.join(sides)} are one stream, which the query joins or unites with itself: each of "
-                "its rows counts once for each side."
+            named = " and ".join(map(str, sides))
+            note = (
+                f"Sources {named} are one stream, which the query joins or unites with itself: each of its rows counts "
+                "once for each side."
             )
+            if sources[sides[0]].kind == "files":
+                # Offsets of files name no directory. Those of other sources name what they read.
+                lost = " and ".join(f"sources/{number}" for number in sides[1:])
+                note += (
+                    f" If they are several directories, then {lost} of the checkpoint is lost, and these counts are of "
+                    f"source {sides[0]} alone, once for each."
+                )
+            yield note
 
 
 def _counted(

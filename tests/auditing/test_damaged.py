@@ -187,6 +187,11 @@ def test_a_stream_that_is_united_or_joined_with_itself_has_one_folder_and_nothin
         assert found.count(name) == 2 * once.count(name), name
     (note,) = found.notes
     assert note.startswith("Sources 0 and 1 are one stream, which the query joins or unites with itself")
+    # Two directories of which each had one file a micro-batch have the same offsets.
+    assert note.endswith(
+        "If they are several directories, then sources/1 of the checkpoint is lost, and these counts are of source 0 "
+        "alone, once for each."
+    )
 
 
 def test_a_micro_batch_that_is_planned_and_not_committed_is_in_no_count(root: Path) -> None:

@@ -81,7 +81,7 @@ class AuditedSource(ABC):
 
     @property
     def has_assumed_order(self) -> bool:
-        """Whether its columns are taken in an order that may not be that of the query's schema, which Spark takes."""
+        """Return whether its columns are taken in an order that may not be that of the query's schema."""
         return False
 
     @property

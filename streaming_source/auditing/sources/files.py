@@ -115,7 +115,7 @@ class FilesSource(AuditedSource):
 
     @property
     def has_assumed_order(self) -> bool:
-        """Whether the files are CSV, and no schema was given."""
+        """Return whether the files are CSV, and no schema was given."""
         return self._format.name == "csv" and self._given_columns is None
 
     @property
