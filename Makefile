@@ -12,7 +12,7 @@ CODE := alignment streaming_source tests docs noxfile.py $(wildcard benchmarks) 
 # One more than two cores: the tests of the broker wait most of their time.
 JOBS ?= 3
 PROFILE ?= quick
-PYTEST = $(PYTHON) -m pytest tests -n $(JOBS) --dist worksteal --durations=20
+PYTEST = $(PYTHON) -m pytest tests -n $(JOBS) --dist worksteal --durations=20 $(PYTEST_OPTIONS)
 
 # Spark's Python workers must be this environment's python, wherever they are started.
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
@@ -70,9 +70,9 @@ demo: $(STAMP) java ## run the demo
 	@echo "==> demo"
 	@$(VENV)/bin/streaming-source demo
 
-# What use Spark's session, what start the broker and what need neither are spread by tests/conftest.py.
-test: $(CLASSES) java ## run the tests (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
-	@echo "==> tests: $(JOBS) at a time, with Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
+# In which order, and by which worker, is in tests/shares.py.
+test: $(CLASSES) java ## run the tests, the quick ones first (JOBS=3 at a time, PROFILE=quick, ci or soak: how many random examples)
+	@echo "==> tests: $(JOBS) at a time, the quick ones, then Spark and a Kafka broker; random examples: $(PROFILE); make soak runs the rest"
 	@$(PYTEST) -m "not soak" --hypothesis-profile=$(PROFILE)
 
 quick: $(STAMP) ## run the tests that need neither Spark nor a broker nor a browser, in some two minutes

@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session a worker, the hypothesis profiles, the order and time limit of every test."""
+"""What all tests share: one Spark session a worker, the hypothesis profiles, the time limit of every test."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import reduce, wraps
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Services that tests of several folders use.
-pytest_plugins = ["tests.files.fixtures", "tests.kafka.fixtures", "tests.monitoring.browser"]
+pytest_plugins = ["tests.rooms", "tests.files.fixtures", "tests.kafka.fixtures", "tests.monitoring.browser"]
 
 # No deadline: under load it measures the load. CI judges a change, so it looks at the same cases each time; the other
 # runs look at new ones. The number is that of tests that name none; those that do name a share of it, see
@@ -46,6 +47,10 @@ _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
 
+_SAMPLE = 16
+"""One of so many calls of an engine is checked."""
+_checked_calls = [1]
+
 _MORE_OPEN = 200
 """How many more descriptors a worker may open: Py4J fails at 1,024, as it waits for Spark's calls by `select`."""
 _open_since = [0]
@@ -58,44 +63,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test that sets none a time limit, by its markers; put all in an order that workers can share."""
+    """Mark each test by the services that it takes; give each that sets none a time limit, by its markers."""
+    for item in items:
+        for fixture, mark in (("spark", "spark"), ("kafka_jars", "kafka")):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(mark)
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(0 if _in_soak(config) else _limit_s(item)))
-    if hasattr(config, "workerinput"):
-        items[:] = _in_shares(items, config.workerinput["workercount"])
 
 
 def _in_soak(config: pytest.Config) -> bool:
     return bool(config.getoption("--hypothesis-profile") == "soak")
-
-
-def _in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """First what uses the shared Spark session; as the next share what starts the broker, or a service of its own.
-
-    `--dist worksteal` begins each share on a worker of its own, and lets those that are done take over the last tests
-    of the others. So one worker starts Spark, one the broker, and what needs neither is left to the end.
-    """
-    on_spark, on_service, others = [], [], []
-    for item in items:
-        if "spark" in _fixtures(item):
-            on_spark.append(item)
-        elif item.get_closest_marker("spark") or "kafka_jars" in _fixtures(item):
-            on_service.append(item)
-        else:
-            others.append(item)
-    on_spark.sort(key=lambda item: "kafka_jars" in _fixtures(item))
-    # The longest begins early: at the end the others would wait for it.
-    on_service.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    rest = max(len(items) // workers - len(on_spark), 0)
-    return [*on_spark, *others[:rest], *on_service, *others[rest:]]
-
-
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
 
 
 def _limit_s(item: pytest.Item) -> int:
@@ -163,9 +145,14 @@ def _messages_in_one_line() -> Iterator[None]:
         yield
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """In the tests of the engine each call of one is checked, elsewhere a sample."""
+    _checked_calls[0] = 1 if item.path.parent.name == "alignment" else _SAMPLE
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _engines_validate() -> Iterator[None]:
-    """After each event, plan and commit of an engine in this process its invariants are asserted."""
+    """After events, plans and commits of an engine in this process its invariants are asserted."""
     from alignment.engine import Engine
 
     with pytest.MonkeyPatch.context() as patch:
@@ -184,10 +171,13 @@ def _looks_rest_not() -> Iterator[None]:
 
 
 def _validated(method: Callable[..., Any]) -> Callable[..., Any]:
+    calls = count()
+
     @wraps(method)
     def checked(engine: Any, *args: Any, **kwargs: Any) -> Any:
         result = method(engine, *args, **kwargs)
-        engine.validate()
+        if not next(calls) % _checked_calls[0]:
+            engine.validate()
         return result
 
     return checked

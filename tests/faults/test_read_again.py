@@ -78,7 +78,9 @@ def check_that_batches_are_the_same_again(make: Callable[[], AlignedStreamReader
             planner.stop()
 
 
-@pytest.mark.parametrize("connector", CONNECTORS)
+@pytest.mark.parametrize(
+    "connector", [pytest.param(name, marks=[pytest.mark.kafka] if name == "kafka" else []) for name in CONNECTORS]
+)
 def test_a_batch_is_the_same_to_the_byte_when_it_is_read_again(
     request: pytest.FixtureRequest, tmp_path: Path, connector: str
 ) -> None:
