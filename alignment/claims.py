@@ -286,7 +286,7 @@ class Claims:
         claimed_us: Callable[[str, int], int | None],
         earliest_us: Mapping[int, int] | None = None,
     ) -> tuple[Claims, list[StrangeCommit]]:
-        """Return the claims behind more commits, oldest first, and which of these are of strangers and behind a claim.
+        """Return the claims after more commits, oldest first, and which of these are of strangers and follow a claim.
 
         `claimed_us` has what a micro-batch of a writer claims, None if that is not known any more. It is asked for the
         newest one of each writer, and before each commit of a stranger. Of versions in `earliest_us` no row is before

@@ -105,7 +105,7 @@ class EventTimeRange:
             touched, wholly = touched | (high >= self.until_us), wholly | (low >= self.until_us)
         if self.gaps:
             starts, ends = self._edges
-            # The first gap that ends behind the block's earliest time.
+            # The first gap that ends after the block's earliest time.
             gap = np.searchsorted(ends, low, side="right")
             touched |= np.append(starts, MAX_WATERMARK)[gap] <= high
             wholly |= self._gap_from(low, high)
@@ -131,7 +131,7 @@ class EventTimeRange:
         """The event times with `NO_TIMESTAMP` in place of those before the range, `int64[n]`. O(n).
 
         A stream is planned by these: what comes before the range, and is left out, counts for nothing. What comes
-        behind it goes on counting, so that the watermark passes the end of the range.
+        after it goes on counting, so that the watermark passes the end of the range.
         """
         if self.from_us is None or self.overlap != "drop":
             return times

@@ -48,7 +48,7 @@ class RangeReport:
     makes no difference. `min_us` and `max_us` are the earliest and latest event time, `NO_TIMESTAMP` if no record has
     one; `late` counts records at or below the watermark that was announced before the micro-batch, `outside` those that
     lie outside of the wanted range. Of a generator of the user's own, or the source: the largest watermark that it
-    emitted for these records, whether it marked the split as idle last, and what it goes on from behind them
+    emitted for these records, whether it marked the split as idle last, and what it goes on from after them
     (`alignment.split_generators.GeneratorState`; empty without one).
     """
 
@@ -108,7 +108,7 @@ class SplitsAssigned:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlocksIndexed:
-    """Records of a split are there, behind those that were known: `int64[k]` each, see `EventTimeIndex.append`."""
+    """Records of a split are there, after those that were known: `int64[k]` each, see `EventTimeIndex.append`."""
 
     split_id: str
     rows: Int64Array

@@ -80,7 +80,7 @@ class IdleClock:
         self.blocked.clear()
 
     def add(self, origins: Sequence[int], joined_us: Sequence[int], order: npt.NDArray[np.intp]) -> None:
-        """New splits came behind the others at these times, and then all were put in this order. O(n)."""
+        """New splits came after the others at these times, and then all were put in this order. O(n)."""
         self.origins = np.append(self.origins, np.array(origins, np.int64))[order]
         self.caught_up_us = np.append(self.caught_up_us, np.array(joined_us, np.int64))[order]
         self.silent = np.append(self.silent, np.ones(len(origins), np.bool_))[order]

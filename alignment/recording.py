@@ -241,12 +241,12 @@ def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedP
                 entry.now_us, entry.max_rows, min_rows=entry.min_rows, waits_until_us=entry.waits_until_us
             )
         elif isinstance(entry, MicroBatchPlan):
-            assert plan is not None, "a plan is written behind its event"
+            assert plan is not None, "a plan is written after its event"
             yield ReplayedPlan(_encoded(entry), _encoded(plan))
         elif isinstance(entry, events.LookedAhead):
             engine.lookahead(entry.max_rows, knows_all=entry.knows_all)
         elif isinstance(entry, events.PlanCommitted):
-            assert plan is not None, "a plan is committed behind its event"
+            assert plan is not None, "a plan is committed after its event"
             engine.commit(plan)
         elif not isinstance(entry, (Loaded, Located, WatermarkEmitted)):
             engine.apply(entry)

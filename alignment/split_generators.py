@@ -325,7 +325,7 @@ class UserGenerators(SplitGenerators):
 class SourceWatermarks(SplitGenerators):
     """The watermarks that the source emits with its records.
 
-    `emitted_before(split_id, position)` is the largest watermark that it emitted behind the records before a position,
+    `emitted_before(split_id, position)` is the largest watermark that it emitted after the records before a position,
     or earlier, and whether it marked the split as idle last; None where it emitted nothing, or only readers know.
     """
 

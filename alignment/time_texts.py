@@ -26,7 +26,7 @@ _TIME: Final = (
     + _ZONE
     + r")?)?)?"
 )
-# Beside Spark's: a comma before the fraction, `t`, and a zone behind an hour or a minute alone.
+# Beside Spark's: a comma before the fraction, `t`, and a zone after an hour or a minute alone.
 _MORE: Final = r"(?:[ Tt](?P<hour>\d{1,2})(?::(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:[.,](?P<fraction>\d*))?)?)?"
 _SPARK: Final = f"(?s)^{_BLANK}{_DATE % (6, _TIME)}{_BLANK}$"
 _ISO: Final = f"(?s)^{_BLANK}{_DATE % (6, _MORE + _ZONE + ')?')}{_BLANK}$"

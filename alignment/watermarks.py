@@ -82,7 +82,7 @@ class WatermarkGenerator(ABC):
 
     Examples
     --------
-    A producer writes a record of the kind ``"end"`` behind the last one of each hour:
+    A producer writes a record of the kind ``"end"`` after the last one of each hour:
 
     >>> class EndOfHour(WatermarkGenerator):
     ...     columns = ("kind",)
@@ -155,7 +155,7 @@ def bounded_watermark(max_time: int | Int64Array, bound_us: int) -> int | Int64A
     """Bounded out-of-orderness: ``max_time - bound_us - 1``, not below :data:`MIN_WATERMARK`.
 
     `max_time` is the latest event time seen, ``NO_TIMESTAMP`` before any record; `bound_us` how far records may be
-    behind it, 0 to 2**63 - 1.
+    after it, 0 to 2**63 - 1.
     """
     # The earliest time that does not saturate; raising to it first keeps the subtraction within int64.
     earliest = MIN_WATERMARK + bound_us + 1

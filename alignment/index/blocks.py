@@ -210,7 +210,7 @@ class BlockTable:
     def add(
         self, split_id: str, rows: Int64Array, low: Int64Array, high: Int64Array, earliest: Int64Array, opaque: int
     ) -> None:
-        """Add blocks behind the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
+        """Add blocks after the last known one of a split, all of the kind `opaque`. O(1) amortised a block."""
         end = self.known_end(split_id)
         ends = end + np.cumsum(rows)
         outside, unwanted = np.full(low.shape, INSIDE, np.int8), np.zeros(low.shape, np.bool_)
@@ -303,7 +303,7 @@ class BlockTable:
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Return where the first block of each split begins that has wanted records or passes `bound_us`. O(m).
 
-        `int64[n]`, at or behind its next record. Opaque blocks count as wanted.
+        `int64[n]`, at or after its next record. Opaque blocks count as wanted.
         """
         if not self.blocks.unwanted.any():
             return positions

@@ -42,7 +42,7 @@ class EventTimeIndex:
     """Event times of the unread records of many splits, by block; `locate` finds where opaque blocks are cut.
 
     Only records of the `wanted` event times are read, all of them if it is None. Those before them count as records
-    without an event time; those behind them count as they are.
+    without an event time; those after them count as they are.
 
     With `n` splits and `m` blocks a change costs O(1) amortised a block, the first question after changes O(m + n), and
     every further one the cost in its docstring, in numpy steps, plus the loading of the blocks where a cut falls.
@@ -343,7 +343,7 @@ class EventTimeIndex:
     def after_unwanted(self, positions: Int64Array, bound_us: int) -> Int64Array:
         """Return where the first block of each split begins that has wanted records or passes `bound_us`; `int64[n]`.
 
-        At or behind its next record: what lies between does not count in a read limit. O(m).
+        At or after its next record: what lies between does not count in a read limit. O(m).
         """
         self._settle()
         return self._table.after_unwanted(positions, bound_us)
@@ -417,7 +417,7 @@ class EventTimeIndex:
             first_later = self._first_later(block, skip, bound_us)
             found = first_later >= 0
             ends[unread[found]] = self._table.blocks.first[block[found]] + skip[found] + first_later[found]
-            # The maximum of these was among the records already read: look on behind them.
+            # The maximum of these was among the records already read: look on after them.
             unread = unread[~found]
             current[unread] = block[~found] + 1
         if self._opaque is not None:
@@ -487,7 +487,7 @@ class EventTimeIndex:
 
         It admits fewer where the next event time has too many records; and too many, with None for the cut, where that
         is the very first one. Bounds are tried first that cost no question, then those at which the limit would be met
-        if records came evenly; then what is left is halved. Each question takes the next record behind what fits into
+        if records came evenly; then what is left is halved. Each question takes the next record after what fits into
         account, so that a millisecond with too many records ends the search as well.
 
         Steps: O(log of the span of event times), two or three where records come evenly.

@@ -6,7 +6,7 @@ the bound, and of what follows the first record is known with its event time; so
 remembered grows with the answers and not with the records.
 
 What was read of a block that was divided is known by a bound alone. That is enough for a watermark: let the record at
-which a split was cut be later than `T`, and `B` the bound on out-of-orderness. A record behind the cut is on time if it
+which a split was cut be later than `T`, and `B` the bound on out-of-orderness. A record after the cut is on time if it
 is at most `B` earlier than the latest before it, which is at least `T + 1`: so it is later than `T - B - 1`, and that
 can be announced as if a record at `T` had been read.
 
@@ -48,7 +48,7 @@ class OpaqueBlocks:
         self.answers: list[_Answer] = []
 
     def append(self, split_id: str, rows: int, max_us: int) -> None:
-        """Add one block behind the last known one of a split, which is never loaded. O(1) amortised.
+        """Add one block after the last known one of a split, which is never loaded. O(1) amortised.
 
         It covers `rows` positions, at least 1: where these have gaps, it has fewer records. One of these has the event
         time `max_us`, and none is later.

@@ -38,7 +38,7 @@ class RowLimit:
     def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
         """The blocks among which a limit on rows decides, and how many of their rows fit after those before them.
 
-        What is unread before these blocks is admitted whatever the limit allows, and nothing behind them is.
+        What is unread before these blocks is admitted whatever the limit allows, and nothing after them is.
         O(n log m): looks only where a sample of the blocks leaves it open.
         """
         current, unread = self._table.current_block(positions)

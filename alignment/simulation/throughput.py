@@ -26,9 +26,9 @@ class Load:
 
     In each of the `splits` `rate` rows arrive in a second. Each of the `readers` of a micro-batch, its tasks, has so
     many `fetchers`, threads, and `queue_depth` fetches that wait in it; with none, it fetches and emits in turn. A row
-    takes one fetcher `fetch_row_us`, and one reader behind it, with all that follows, `emit_row_us` microseconds; a
+    takes one fetcher `fetch_row_us`, and one reader after it, with all that follows, `emit_row_us` microseconds; a
     micro-batch takes `overhead_s` more than its rows. `max_rows` is a read limit, None for none. Between two triggers
-    there are `interval_s` at least, as in `trigger(processingTime=...)`; 0 for one behind the other. The watermark is
+    there are `interval_s` at least, as in `trigger(processingTime=...)`; 0 for one after the other. The watermark is
     `out_of_orderness_s` behind the latest record of a split.
     """
 

@@ -41,7 +41,7 @@ class SourceTrace:
     Of each step: when it was planned, from the start of the run; the announced watermark; event time between the
     watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
     paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
-    far that are later than that: what Spark has in its state behind the step if it keeps records, as joins and
+    far that are later than that: what Spark has in its state after the step if it keeps records, as joins and
     deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
     the watermark, empty where none counts.
 

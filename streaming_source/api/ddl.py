@@ -125,7 +125,7 @@ class _DdlReader:
                 scale = self._number()
             self._take(")")
         if not 1 <= precision <= 38 or scale > precision:
-            raise self._error("a decimal of at most 38 digits, not more of them behind the point,")
+            raise self._error("a decimal of at most 38 digits, not more of them after the point,")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:

@@ -45,8 +45,8 @@ class SplitEnumerator(ABC, Generic[SplitT, CheckpointT]):
     Attributes
     ----------
     cleans_up
-        Whether something is left to do behind the end of a bounded source, as to remove what was read. If not, a query
-        that is started again behind the end closes the enumerator, and does not start it.
+        Whether something is left to do after the end of a bounded source, as to remove what was read. If not, a query
+        that is started again after the end closes the enumerator, and does not start it.
     """
 
     cleans_up: bool = False

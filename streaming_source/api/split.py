@@ -47,7 +47,7 @@ class SourceSplit(ABC):
         """Return where reading ends: at the first record at or after it. None if only the source knows the end.
 
         A `SplitReader` need not heed it: the base reader passes on no record from there on, and ends the split when
-        it has passed on the one before, or sees one behind. Where neither may come, since records can be deleted, the
+        it has passed on the one before, or sees one after. Where neither may come, since records can be deleted, the
         `SplitReader` ends the split itself.
         """
         return None

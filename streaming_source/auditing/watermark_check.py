@@ -237,7 +237,7 @@ def _check_several(checkpoint: Checkpoint, latest: Sequence[Latest], delays_us: 
     choose = max if checkpoint.policy == "max" else min
     for own in (tuple(sources), *chosen, *((one,) for one in sources)):
         for delays in product(sorted(delays_us), repeat=len(own)):
-            # Of each source a watermark, or one behind a union of them.
+            # Of each source a watermark, or one after a union of them.
             apart = [[one.times_us[source] for source in own] for one in latest]
             together = [[max((us for us in times if us is not None), default=None)] for times in apart]
             if _leads(latest, apart, delays, choose) or _leads(latest, together, delays[:1], choose):

@@ -129,7 +129,7 @@ class Writer:
         return found
 
     def claimed_us(self, batch: int) -> int | None:
-        """Return up to when its rows have been committed, behind a micro-batch that is in the table.
+        """Return up to when its rows have been committed, after a micro-batch that is in the table.
 
         `MIN_WATERMARK` if that claims nothing yet; None if Spark has removed the offsets of the micro-batch: an older
         or a newer claim is true as well.

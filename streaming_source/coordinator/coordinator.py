@@ -268,7 +268,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 self.host.calls.wait()
 
     def keep_start(self) -> SourceState[SplitT, CheckpointT]:
-        """Return a state that has where the source starts, behind a micro-batch without records if need be.
+        """Return a state that has where the source starts, after a micro-batch without records if need be.
 
         Spark commits the first micro-batch of a query, whether there is anything to read or not. So the first start of
         a query decides, and not the first one that finds something.

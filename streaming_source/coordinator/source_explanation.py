@@ -24,7 +24,7 @@ _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000
 """Event times are loaded of at most so many splits of a micro-batch, with at most so many records each."""
 _NEIGHBOURS: Final = 1_000
-"""Records behind one that is far ahead, by which it is found to be an outlier or not."""
+"""Records after one that is far ahead, by which it is found to be an outlier or not."""
 _YEAR_US: Final = 365 * 86_400_000_000
 _MOST_BOUNDS: Final = 100
 """A record that is further behind than a year, and so many times the bound, is dated wrongly: no delay is that long."""
@@ -71,7 +71,7 @@ class OutlyingTimes:
         now_us: int,
         bound_us: int | None,
     ) -> None:
-        """A plan is about to be committed, behind a table of the same splits. O(n), and O(records) where some do.
+        """A plan is about to be committed, after a table of the same splits. O(n), and O(records) where some do.
 
         The index still has the records that are planned.
         """
@@ -147,7 +147,7 @@ class OutlyingTimes:
         """Return whether the next record of a split, at its `next_us`, is far from those of the split around it.
 
         Its position is a number of the index. `bound_us` bounds how far records are out of order. It is so only where
-        records behind it lie before it, and near those that were read. Loads the times of what is behind it, once.
+        records after it lie before it, and near those that were read. Loads the times of what is after it, once.
         """
         split_id, start, stop = split.split_id, split.position, split.position + min(split.behind, _NEIGHBOURS + 1)
         if split.next_us is None or not event_times.knows_each:
@@ -190,7 +190,7 @@ def _loaded(
 
 
 def _stands_out(time_us: int, watermark: int, behind: Int64Array, bound_us: int) -> bool:
-    """Return whether a time is far from those behind it, and from the latest before it, which its split had read."""
+    """Return whether a time is far from those after it, and from the latest before it, which its split had read."""
     if not behind.size:
         return False
     around = behind if watermark == MIN_WATERMARK else np.append(behind, watermark + bound_us + 1)

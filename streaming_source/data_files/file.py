@@ -82,7 +82,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
 class DeletedRows:
     """Rows of a file that its table has deleted: a bit for each row, the first in the highest bit of a byte.
 
-    Rows behind the last bit are not deleted.
+    Rows after the last bit are not deleted.
     """
 
     bits: bytes

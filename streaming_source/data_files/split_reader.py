@@ -127,7 +127,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 self._config.skip(error)
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
-        """Yield the rows. After an error of the store that is retried, reading goes on behind the last row."""
+        """Yield the rows. After an error of the store that is retried, reading goes on after the last row."""
         rows = self._format.read_rows(unread, self._schema)
 
         def next_block() -> RecordBlock | None:

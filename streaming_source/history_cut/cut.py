@@ -1,4 +1,4 @@
-"""The exact cut by offset: where a topic goes on behind the history that was written from it."""
+"""The exact cut by offset: where a topic goes on after the history that was written from it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def cut_from(
     partition_column: str = "partition",
     offset_column: str = "offset",
 ) -> HistoryCut:
-    """Find where each partition of a topic goes on behind a history that was written from it.
+    """Find where each partition of a topic goes on after a history that was written from it.
 
     For a history that kept the columns `topic`, `partition` and `offset` of Spark's Kafka frame. So the cut is exact,
     whatever the event times are: no record is lost between the two, and none is read twice. Where the statistics of

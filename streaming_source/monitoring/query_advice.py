@@ -93,7 +93,7 @@ def on_silent_source(reports: Sequence[WatermarkReport | None]) -> Advice | None
     return Advice(
         "bounded",
         f"Spark goes by the smallest watermark of all sources. That is {slowest.called}, at {moment(why.watermark)}: "
-        f"all that it has was read, and no window closes behind that, though {furthest.called} {ahead}. If it gets no "
+        f"all that it has was read, and no window closes after that, though {furthest.called} {ahead}. If it gets no "
         "more records give it bounded = true: it then ends, and the query goes by the others. If it may get more, give "
         "all sources of the query the same alignmentGroup, maxDrift, and alignmentScope = query: once it is idle it "
         "follows the others.",

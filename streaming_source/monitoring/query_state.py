@@ -180,7 +180,7 @@ def first_line(error: str) -> str:
         return _NO_MESSAGE
     found = lines[:1]
     if any(_TRACE in line for line in lines):
-        # The error is behind the lines of its trace, which are indented.
+        # The error is after the lines of its trace, which are indented.
         at = max(i for i, line in enumerate(lines) if _TRACE in line)
         raised = dropwhile(_is_of_trace, lines[at + 1 :])
         found = list(takewhile(lambda line: not line.startswith(_BEHIND), raised)) or found

@@ -51,7 +51,7 @@ _BEHIND: Final = "OffsetsBehindLatest"
 
 _BEGIN: Final = "the beginning"
 _END: Final = "the end"
-"""Of time: a limit before, or behind, all event times."""
+"""Of time: a limit before, or after, all event times."""
 _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
 """Reasons that are the same for all splits with unread records, since a plan has one limit."""
 

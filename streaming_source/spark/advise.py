@@ -72,7 +72,7 @@ class StateAdvice:
     """The cost of the order of records in files for a query that reads all of them by event time.
 
     Of the `splits`, up to `open_at_once` overlap in event time. Up to `rows` records are kept as state, `span_us` of
-    event time, since others that are earlier stand behind them; to about a hundredth of all.
+    event time, since others that are earlier stand after them; to about a hundredth of all.
     """
 
     splits: int
@@ -308,7 +308,7 @@ def _lines(advice: Advice) -> Iterator[str]:
     if advice.invalid:
         yield f"{advice.invalid:,} of them have no valid event time; the figures below are of the others."
     if advice.in_future:
-        yield f"{advice.in_future:,} of them were in the future: the latest holds nobody, and makes all behind it late."
+        yield f"{advice.in_future:,} of them were in the future: the latest holds nobody, and makes all after it late."
     if not known:
         yield "There is nothing to advise on."
         return

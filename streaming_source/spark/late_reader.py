@@ -37,7 +37,7 @@ from streaming_source.spark.rows import RowShaper
 _log = log_of(__name__)
 
 NOTE_COLUMN: Final = "_repair"
-"""Column that a frame for repairs has behind the others: null, but for one row of each micro-batch, the note.
+"""Column that a frame for repairs has after the others: null, but for one row of each micro-batch, the note.
 
 It is JSON: the `id` of the query of the late records; the `query` that routed them, with its `batch` that is committed
 and the `offsets` of its sources there; and the watermark `closed_us` by which its windows were emitted up to there.
@@ -213,7 +213,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, log: OffsetLog, start: Offset, late_log: LateLog | None, routed: int, found: int) -> DataLossError:
         return DataLossError(
-            f"late_records: {routed} late records were routed behind micro-batch {start['batch']}, and the late log in "
+            f"late_records: {routed} late records were routed after micro-batch {start['batch']}, and the late log in "
             f"{late_log or self.location} has {found}: entries were removed, another query has read them, or "
             "lateLocation is not that of the query; restore them. To go on without them, use a new checkpointLocation "
             f"for this query and late_records(..., from_batch={min(log.batches(), default=0) + 1})"
@@ -329,6 +329,6 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError(
                 f"late_records: the query of {self.checkpoint} routed {part.rows} late records in state {part.batch} "
                 f"of its source, and {rows} of them are there now: what it read was changed or removed since; restore "
-                "it. To go on behind what was routed so far, use a new checkpointLocation for this query and "
+                "it. To go on after what was routed so far, use a new checkpointLocation for this query and "
                 f"late_records(..., from_batch={part.later})"
             )

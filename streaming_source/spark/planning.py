@@ -206,7 +206,7 @@ class StreamPlanning:
     def report(self) -> Offset | None:
         """Return the watermark, its cause, and the progress of each split in work; see `WatermarkReport.to_json`."""
         with self._lock:
-            # Spark calls this in each trigger, behind the call for an offset.
+            # Spark calls this in each trigger, after the call for an offset.
             self._coordinator.end_batch()
             explanation = self._coordinator.explain()
             if explanation is None:

@@ -183,7 +183,7 @@ class TestingSource(DiscoveringSource):
         return [RecordSplit(name) for name, script in self.scripts.items() if script.appears_us <= now_us]
 
     def end_positions(self, splits: Sequence[RecordSplit]) -> Sequence[int | None]:
-        """See `SplitEnumerator`: behind the last record that has arrived."""
+        """See `SplitEnumerator`: after the last record that has arrived."""
         now_us = self.clock.now_us()
         return [self.scripts[split.split_id].end_position(now_us) for split in splits]
 

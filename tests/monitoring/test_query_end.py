@@ -28,7 +28,7 @@ def said(query: Situation) -> str:
 
 
 def test_a_checkpoint_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
-    assert "same checkpointLocation: it goes on behind the last" in said(sink_hangs(tmp_path).fail("no space left"))
+    assert "same checkpointLocation: it goes on after the last" in said(sink_hangs(tmp_path).fail("no space left"))
 
 
 def test_a_checkpoint_that_is_gone_is_not(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def test_a_micro_batch_of_several_steps_is_read_whole_after_an_upgrade_of_spark(
     read = [batch for part in reader.partitions(reader.initialOffset(), end) for batch in reader.read(part)]
     rows = [row for batch in read for row in batch.to_pylist() if row["k"] is not None]
     assert sorted((row["k"], row["ts"].timestamp() * SECOND) for row in rows) == sorted(logs.written)
-    # It goes on behind it.
+    # It goes on after it.
     after = reader.latestOffset(end, ReadAllAvailable())
     assert after == end or not [split for part in reader.partitions(end, after) for split in part.splits]
     reader.stop()

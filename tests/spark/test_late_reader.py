@@ -400,7 +400,7 @@ def test_entries_that_are_gone_are_an_error_and_from_batch_goes_on_behind(tmp_pa
     assert late.run() == more
     # The entries before were removed as this one was written down.
     with pytest.raises(
-        DataLossError, match=r"12 late records were routed behind micro-batch -1, and .*late_log.* has 2:"
+        DataLossError, match=r"12 late records were routed after micro-batch -1, and .*late_log.* has 2:"
     ):
         other.run()
     behind = query.late(lateRecordsFrom=first)

@@ -16,7 +16,7 @@ Without disorder that is the event time. With a disorder of `D`, of every 64 rec
     otherwise                           time = base(s, p) - hash(seed, s, p) % (D + 1)
 
 A record's time is never later than its base, nor earlier than the base of the record before it minus `D`. So a record
-is never more than `D` behind the latest one before it; and the straggler, right behind its leader, is exactly that
+is never more than `D` behind the latest one before it; and the straggler, right after its leader, is exactly that
 (unless the gap lies between the two): the bound `D` on out-of-orderness holds and no smaller one does.
 """
 
@@ -104,7 +104,7 @@ class RecordGenerator:
     def bounds(self, split: int, first: Int64Array, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Smallest and largest event time of blocks, exactly, from at most 128 records of each.
 
-        Nothing behind a straggler is earlier than it, and nothing before a leader is later: the first records, up to a
+        Nothing after a straggler is earlier than it, and nothing before a leader is later: the first records, up to a
         straggler, hold the minimum, and the last ones, from a leader on, the maximum. A block has `rows` records from
         `first` on, at least one; all are `int64[k]`.
         """

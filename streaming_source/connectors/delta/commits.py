@@ -269,7 +269,7 @@ def newest_commits(
     """Return the newest version, and the commits that tell what these queries claim, newest first; without their files.
 
     These are the last commit of each query, those that restore, and the last of each query before one that restores.
-    They are looked for up to the version `last`, None for the newest, and behind `after`; without that in those since
+    They are looked for up to the version `last`, None for the newest, and above `after`; without that in those since
     the last checkpoint of the log, and in a thousand before. O(these), each of which is read; few are parsed.
     """
     ids = {query: query.encode() for query in queries}

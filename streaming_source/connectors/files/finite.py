@@ -125,7 +125,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
         self._discover(find_new, self._on_found, lambda: list(self._open_files.values()))
 
     def _claimed(self, batch: int) -> Claims | None:
-        """Return what the writer claims behind its last micro-batch whose files were listed. Called on a worker."""
+        """Return what the writer claims after its last micro-batch whose files were listed. Called on a worker."""
         if not self._config.emits_watermark:
             return None
         # Imported here: few queries read by claims.

@@ -84,7 +84,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
     do not answer, it has not. Such a split needs no connection until there are records.
 
     The consumer is taken from `clients`, and kept there for the next reader. `ends` is None on an executor, where every
-    split has a stop. Without `fail_on_data_loss`, reading goes on behind records that no longer exist.
+    split has a stop. Without `fail_on_data_loss`, reading goes on after records that no longer exist.
 
     `in_order` returns one split after the other, in the order in which they were added, so that a repeated task has its
     rows in the same order, whichever partition answers first. With `topics`, a range is returned only if its topic has
@@ -335,7 +335,7 @@ class KafkaSplitReader(SplitReader[KafkaSplit]):
             if wanted is not None:
                 runs.setdefault(reading.split.split_id, []).append(wanted)
         if records is not messages:
-            # After the records: an end is reached behind them.
+            # After the records: an end is reached after them.
             for message in messages:
                 if message.error() is not None:
                     self._take_event(message)

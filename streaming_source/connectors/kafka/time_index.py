@@ -73,7 +73,7 @@ class _Update(NamedTuple):
 class Observed(NamedTuple):
     """The result of one look-up: new blocks, and the ends of readable records by split id.
 
-    `blocked_splits` has, by split id, how many records of open transactions are behind its end. The ends of
+    `blocked_splits` has, by split id, how many records of open transactions are after its end. The ends of
     `unknown_splits` were not returned by the brokers, or are of `replaced_topics`, which were deleted, or created anew.
     `shorter` has, by split id, the offset that is not there any more and the end of logs that became shorter.
     """

@@ -55,7 +55,7 @@ class ClaimedCommits:
         Raises
         ------
         ClaimError
-            If a writer that is named has overwritten the table, an older version was restored behind a claim, or
+            If a writer that is named has overwritten the table, an older version was restored after a claim, or
             another writer adds rows there.
         """
         earliest: Mapping[int, int] = {}

@@ -239,7 +239,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
     def _wanted(self, listed: pa.Table) -> pa.Table:
         """Leave out files that are wholly before the event times that the query wants; look into those without bounds.
 
-        What is behind these times is opened, and not read: it moves the watermark over their end.
+        What is after these times is opened, and not read: it moves the watermark over their end.
         """
         files, wanted = listed.select(FILES.names), self._context.event_time_range
         if wanted.from_us is not None and wanted.overlap == "drop":
@@ -399,7 +399,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         return found + [file for file in self._opened_of_commits(end, since.after) if split_id_of(file) not in before]
 
     def _opened_of_commits(self, progress: Progress, after: int) -> Iterator[TableFile]:
-        """The files of versions behind one that were opened at a point of progress."""
+        """The files of versions after one that were opened at a point of progress."""
         if progress.after != after and (commits := self._commits(after, progress.after)) is not None:
             yield from _rows(self._wanted(commits.files))
         after = progress.after

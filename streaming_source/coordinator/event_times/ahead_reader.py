@@ -75,7 +75,7 @@ class FetchResult:
     """The result of one fetch from one split: blocks in order, none empty; and whether nothing more will come.
 
     `caught_up` is the result of `SplitReader.caught_up`. `emitted` are the watermarks that the source emitted of the
-    split: behind how many of these records, the watermark, and whether the split is idle.
+    split: after how many of these records, the watermark, and whether the split is idle.
     """
 
     blocks: tuple[FetchedBlock, ...]

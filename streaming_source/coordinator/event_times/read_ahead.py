@@ -191,7 +191,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def _take_probe(self, split: SplitT, began_us: int, ended_at: int | None) -> None:
         self._awaits_probe.discard(split.split_id)
         scan = self._scans.get(split.split_id)
-        # One that ends behind records that came since has them for the next run.
+        # One that ends after records that came since has them for the next run.
         if scan is not None and ended_at == scan.seen.position_at(scan.seen.end):
             self._host.complete_split(split.split_id)
 

@@ -37,7 +37,7 @@ _PERIOD_S: Final = 0.2
 
 @dataclass(slots=True)
 class _Known(Generic[SplitT]):
-    """A split in work: as it was taken over, the position behind its last known record, and where it has ended.
+    """A split in work: as it was taken over, the position after its last known record, and where it has ended.
 
     Its end `is_found` if it was since it was taken over, or since the run to the end of what is there began. Such a run
     `awaits_probe` of a split that may have ended; `is_probed_last` where that was the one before the run ends.
@@ -54,7 +54,7 @@ class _Known(Generic[SplitT]):
 class ReportedTimes(EventTimeProvider[SplitT]):
     """Knows where the splits end, and what the readers reported.
 
-    A split without a stop is complete when its `SplitReader` finishes it behind its last record, see `SplitEnds`. The
+    A split without a stop is complete when its `SplitReader` finishes it after its last record, see `SplitEnds`. The
     offset says so as soon as a plan knows it, and nothing before: after a restart it is probed again.
     """
 
@@ -200,7 +200,7 @@ class ReportedTimes(EventTimeProvider[SplitT]):
         drains = self.drains_from_us is not None and began_us >= self.drains_from_us
         is_first = drains and not known.is_found
         known.is_found |= drains or self.drains_from_us is None
-        # Records may go on behind where a split stops.
+        # Records may go on after where a split stops.
         end = end if split.stop is None else min(end, split.stop)
         new = end - known.end
         if new > 0:

@@ -56,7 +56,7 @@ class SplitEnds(Generic[SplitT]):
         self._under_way: set[str] = set()
 
     def probe(self, split: SplitT, end: int, *, at_once: bool = False) -> None:
-        """Find out whether a split ends at `end`, the position behind its last known record, or its first position.
+        """Find out whether a split ends at `end`, the position after its last known record, or its first position.
 
         At once, or if the wait since the last probe is over.
         """
@@ -87,7 +87,7 @@ class SplitEnds(Generic[SplitT]):
         self._calls.workers.submit(partial(self._wake, reader, woken), _PATIENCE_S)
         try:
             with closing(reader):
-                # With its last record: some readers finish a split with that, and not when they begin behind it.
+                # With its last record: some readers finish a split with that, and not when they begin after it.
                 ended_at = _end_of(reader, split.at(max(end - 1, split.position)), end, woken)
         except Exception:
             _log.warning("whether split %r has ended could not be found out", split.split_id, exc_info=True)

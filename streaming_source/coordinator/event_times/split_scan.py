@@ -47,7 +47,7 @@ class FetchedRecords:
         self.end = self.committed_to = RecordNumber(position)
         # (position, number) of where a range may begin or end: between blocks, and where states are.
         self._borders: list[tuple[int, int]] = [(position, position)]
-        # (number, watermark, is_idle) that the source itself emitted behind the record before that number; rising.
+        # (number, watermark, is_idle) that the source itself emitted after the record before that number; rising.
         self._emitted: list[tuple[int, int, bool]] = []
 
     @property
@@ -74,11 +74,11 @@ class FetchedRecords:
         return next(position for position, known in self._borders if known == number)
 
     def add_emitted(self, rows: int, watermark: int, is_idle: bool) -> None:
-        """The source emitted this behind all records but the last `rows`, after what it emitted before. O(1)."""
+        """The source emitted this after all records but the last `rows`, after what it emitted before. O(1)."""
         self._emitted.append((self.end - rows, watermark, is_idle))
 
     def emitted_before(self, number: int) -> tuple[int, bool] | None:
-        """Return what the source emitted last behind the records before `number`; None if nothing. O(log n)."""
+        """Return what the source emitted last after the records before `number`; None if nothing. O(log n)."""
         i = bisect_left(self._emitted, (number + 1,))
         return None if i == 0 else self._emitted[i - 1][1:]
 

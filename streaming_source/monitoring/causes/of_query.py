@@ -61,7 +61,7 @@ def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
     end = reports[-1].end
     assert end is not None
     mend = "Start" if end.error is None else "Mend what the error names, and start"
-    again = "it goes on behind the last micro-batch that was committed, and loses nothing"
+    again = "it goes on after the last micro-batch that was committed, and loses nothing"
     text = f"{mend} the query again with the same checkpointLocation: {again}."
     error = end.error or ""
     is_concurrent = any(words in error for words in _CONCURRENT)

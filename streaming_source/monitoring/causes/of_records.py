@@ -309,7 +309,7 @@ def _limit_the_future(reports: Sequence[Explanation]) -> Iterator[Advice]:
         yield Advice(
             "maxFutureSkew",
             f"The record at {split.next_place} of split {split.split_id!r}, of {moment(split.next_us or 0)}, is from "
-            "the future: all records behind it wait until the others have come that far. Give maxFutureSkew, '1 hour' "
+            "the future: all records after it wait until the others have come that far. Give maxFutureSkew, '1 hour' "
             "say, and invalidTimestamp=null or drop: what is further ahead of the clock then moves no watermark and "
             "holds back no split. Or correct the record at its source.",
         )

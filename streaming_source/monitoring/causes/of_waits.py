@@ -270,7 +270,7 @@ def beyond_the_limit(explanation: Explanation, split: SplitExplanation) -> str:
     beyond = duration_text(split.next_us - explanation.bound_us)
     return (
         f"cannot go on{until}: its next record, at {split.next_place}, is of {moment(split.next_us)}, {beyond} "
-        f"beyond the limit, and {split.behind - 1:,} more {'waits' if split.behind == 2 else 'wait'} behind it"
+        f"beyond the limit, and {split.behind - 1:,} more {'waits' if split.behind == 2 else 'wait'} after it"
     )
 
 
@@ -306,7 +306,7 @@ def _next_record(last: Explanation, split: SplitExplanation, drift_us: int) -> A
     if split.is_outlier:
         return Advice(
             "data",
-            f"{record} lies far ahead of those before and behind it in its split, and all records behind it wait until "
+            f"{record} lies far ahead of those before and after it in its split, and all records after it wait until "
             "the others have come that far. See whether its event time is right; if not, correct or remove it at its "
             "source.",
         )
