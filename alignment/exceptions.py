@@ -49,7 +49,9 @@ class InvalidArgumentError(AlignmentError, ValueError):
 
 
 class InvalidTimestampError(AlignmentError, ValueError):
-    """A record has no readable event time where one is required."""
+    """A record has no readable event time where one is required; at `position` of its split, where that is known."""
+
+    position: int | None = None
 
 
 class _UnknownKeyError(AlignmentError, KeyError):

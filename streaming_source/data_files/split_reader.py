@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
+from alignment.column_paths import fields_on_path
+from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import TimestampAssigner
-from streaming_source.api import RecordBlock, RecordsBySplits, SplitReader, SplitsAddition, SplitsChange
+from streaming_source.api import (
+    BlockEmitter,
+    RecordBlock,
+    RecordsBySplits,
+    SourceOutput,
+    SplitReader,
+    SplitsAddition,
+    SplitsChange,
+    SplitState,
+)
 from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import FileRows, StoredFile
@@ -122,7 +133,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
                 for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):
                     if self._assigner is not None:
                         part.check(self._assigner.extract(block.batch, None).values)
-                    yield RecordBlock(block.batch, block.positions + part.position - part.start)
+                    yield _FileBlock(block.batch, block.positions + part.position - part.start, file=file, part=part)
             except (FileGoneError, MalformedDataError) as error:
                 self._config.skip(error)
 
@@ -142,6 +153,35 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
         while (block := self._retries.run(next_block)) is not None:
             unread = replace(unread, start=block.next_position or unread.start)
             yield block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileBlock(RecordBlock):
+    """Records of a range of a file."""
+
+    file: StoredFile
+    part: FileRange
+
+
+class FileEmitter(BlockEmitter[SplitT], Generic[SplitT]):
+    """Emits blocks of files, and names the file, the record, and what is written there, where a time cannot be read."""
+
+    def __init__(self, config: ReadingConfig, assigner: TimestampAssigner | None) -> None:
+        self._format = config.zoned_format
+        self._columns = (assigner and assigner.columns) or ()
+
+    def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[SplitT]) -> None:
+        try:
+            BlockEmitter.emit_record(self, element, output, split_state)
+        except InvalidTimestampError as error:
+            if error.position is None or not isinstance(element, _FileBlock):
+                raise
+            part = element.part
+            row = error.position - part.position + part.start
+            paths = [fields_on_path(element.file.own(element.batch.schema), name) for name in self._columns]
+            rows = FileRows(replace(element.file, opening=None), row, row + 1, part.seek_point)
+            what, fix = self._format.unread(rows, {path[0].name: path[-1].type for path in paths if path})
+            raise InvalidTimestampError(f"{part.file.path}, record {row}{what}: {error}{fix}") from None
 
 
 def _close(opening: Future[pa.NativeFile]) -> None:

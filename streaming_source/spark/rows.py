@@ -188,7 +188,9 @@ class RowShaper:
         if self.options.invalid_timestamp == "fail" and not times.valid.all():
             first = int(np.argmin(times.valid))
             value = self._value(records.batch, first, has_valid=bool(times.valid.any()))
-            raise InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
+            error = InvalidTimestampError(f"{where} {records.positions[first]}: no valid event time in {value}")
+            error.position = int(records.positions[first])
+            raise error
         if self.late == "fail" and records.late.any():
             first = int(np.argmax(records.late))
             raise LateRecordError(

@@ -6,6 +6,7 @@ import gzip
 import io
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from streaming_source.exceptions import DataLossError, MalformedDataError, Schem
 from tests.data_files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
 from tests.data_files.test_formats import rows_read, stored
 from tests.examples import examples
-from tests.spark.reading import read_all
+from tests.spark.reading import read_all, read_batch
 
 WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
 BY_T = FieldTimestampAssigner("t")
@@ -480,6 +481,43 @@ def test_modes_through_the_source(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     options.pop("invalidTimestamp")
     with pytest.raises(InvalidTimestampError, match="split 'log', position 2: no valid event time in t = None"):
         read_all(tmp_path, FRAME, **options)
+
+
+UNREAD = {
+    "csv": (b"2024-05-19T10:38:46Z,1\n01/02/2024 10:00,2\n", "t timestamp", "t", "t is '01/02/2024 10:00'"),
+    "csv date": (b"2024-05-19,1\n01/02/2024,2\n", "t date", "t", "t is '01/02/2024'"),
+    "json": (b'{"t":"2024-05-19T10:38:46Z"}\n{"t":"1/2/2024"}\n', "t timestamp", "t", "t is '1/2/2024'"),
+    "json nested": (
+        b'{"a":{"t":"2024-05-19"}}\n{"a":{"t":"1/2/2024"}}\n',
+        "a struct<t timestamp>",
+        "a.t",
+        'a is \'{"t":"1/2/2024"}\'',
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+@pytest.mark.parametrize("read", [read_all, read_batch])
+def test_a_time_that_cannot_be_read_is_named_with_its_text_file_record_and_option(
+    read: Callable[..., pa.Table], kind: str, tmp_path: Path
+) -> None:
+    data, columns, column, told = UNREAD[kind]
+    file_format = kind.partition(" ")[0]
+    (tmp_path / f"1.{file_format}").write_bytes(data)
+    columns = f"{columns}, n int" if file_format == "csv" else columns
+    option = "dateFormat" if "date" in kind else "timestampFormat"
+    with pytest.raises(
+        InvalidTimestampError, match=rf"/1\.\w+, record 1, where {re.escape(told)}: .*option {option}, as in"
+    ):
+        read(tmp_path, fileFormat=file_format, dataSchema=columns, eventTimeColumn=column)
+
+
+def test_a_record_without_a_time_is_named_with_what_it_is(tmp_path: Path) -> None:
+    options = {"fileFormat": "json", "dataSchema": "t timestamp", "eventTimeColumn": "t"}
+    for record, told in (("no object", ", which is 'no object'"), ('{"n":1}', "")):
+        (tmp_path / "1.json").write_text(f'{{"t":"2024-05-19T10:38:46Z"}}\n{record}\n')
+        with pytest.raises(InvalidTimestampError, match=f"/1.json, record 1{told}: split"):
+            read_batch(tmp_path, **options)
 
 
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])

@@ -41,7 +41,7 @@ from streaming_source.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from streaming_source.data_files.split_reader import FileSplitReader
+    from streaming_source.data_files.split_reader import FileEmitter, FileSplitReader
 
 _log = log_of(__name__)
 
@@ -230,6 +230,11 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         from streaming_source.data_files.split_reader import FileSplitReader
 
         return FileSplitReader(self.root.open()[0], self, context.schema, context.timestamp_assigner)
+
+    def create_record_emitter(self, context: SourceReaderContext) -> FileEmitter[FileSplit]:
+        from streaming_source.data_files.split_reader import FileEmitter
+
+        return FileEmitter(self, context.timestamp_assigner)
 
 
 def _all_columns(config: FilesConfig) -> pa.Schema:

@@ -17,7 +17,7 @@ from streaming_source.connectors.tables.enumerator import TableEnumerator
 from streaming_source.connectors.tables.split import TableSplit, TableSplitSerializer
 from streaming_source.connectors.tables.table import Table
 from streaming_source.data_files.faults import faults_of
-from streaming_source.data_files.split_reader import FileSplitReader
+from streaming_source.data_files.split_reader import FileEmitter, FileSplitReader
 from streaming_source.data_files.stores import STORAGE_OPTIONS
 from streaming_source.exceptions import DataLossError, OffsetError, OptionError, SchemaError
 
@@ -136,6 +136,9 @@ class TableSource(Table, Source[TableSplit, TableCheckpoint]):
 
     def create_split_reader(self, context: SourceReaderContext) -> FileSplitReader[TableSplit]:
         return FileSplitReader(self.open_files(), self, context.schema, context.timestamp_assigner)
+
+    def create_record_emitter(self, context: SourceReaderContext) -> FileEmitter[TableSplit]:
+        return FileEmitter(self, context.timestamp_assigner)
 
 
 def table_options(kind: type[TableSource], foreign: dict[str, str]) -> OptionSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
@@ -171,6 +171,10 @@ class FileFormat(ABC):
                     continue
                 for begin in range(0, chunk.rows, BATCH_ROWS):
                     yield RecordBlock(batch.slice(begin, BATCH_ROWS), chunk.first + begin)
+
+    def unread(self, row: FileRows, types: Mapping[str, pa.DataType]) -> tuple[str, str]:
+        """Return what one row has in columns that gave no value of these types, and the fix, as parts of an error."""
+        return "", ""
 
 
 def times_in(source: OpenFile, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner) -> Int64Array:

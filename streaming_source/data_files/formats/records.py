@@ -15,6 +15,7 @@ import pyarrow as pa
 from alignment.time_texts import UTC
 from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, choice, option_field, text
+from streaming_source.data_files.file import FileRows
 from streaming_source.data_files.formats.base import Chunk
 from streaming_source.data_files.formats.lines import LineFile, LineFormat
 from streaming_source.data_files.formats.text_times import (
@@ -22,6 +23,7 @@ from streaming_source.data_files.formats.text_times import (
     WrittenTimes,
     are_times,
     inferred,
+    is_time,
     may_be_time,
     time_pattern,
 )
@@ -153,6 +155,20 @@ class RecordFormat(LineFormat):
         if malformed is not None and self._refuses(run, malformed, file.names):
             raise self._failure(file, run, malformed, schema)
         return batch, malformed if self.mode == "DROPMALFORMED" else None
+
+    def unread(self, row: FileRows, types: Mapping[str, pa.DataType]) -> tuple[str, str]:
+        asked = pa.schema([(name, pa.string()) for name in [*types, self.corrupt_column]])
+        written = next(replace(self, mode="PERMISSIVE").read_rows(row, asked)).batch.to_pylist()[0]
+        record = written.pop(self.corrupt_column)
+        texts = {name: text for name, text in written.items() if text is not None}
+        if not texts:
+            return "" if record is None else f", which is {_shown(record)}", ""
+        what = f", where {', '.join(f'{name} is {_shown(text)}' for name, text in texts.items())}"
+        kind = types[next(iter(texts))]
+        if not is_time(kind):
+            return what, ""
+        option = "dateFormat, as in dd.MM.yyyy" if pa.types.is_date(kind) else "timestampFormat, as in dd.MM.yyyy HH:mm"
+        return what, f", and option {option}, reads them as they are written"
 
     # ---- for formats -------------------------------------------------------------------------------------------------
 
@@ -318,10 +334,11 @@ class RecordFormat(LineFormat):
         _, reasons = self._exact([record], file.names, self._in_files(schema))
         reason = reasons[0] or "it is none of this format"
         text = _text(record)
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         is_of_names = run.first + number == 0 and self._is_of_names(text, file.names)
         fix = "It is a line of names; set option header = true" if is_of_names else _KEEP_OR_LEAVE_OUT
-        return MalformedDataError(f"{file.path}, record {run.first + number} is malformed: {reason}: {shown!r}. {fix}")
+        return MalformedDataError(
+            f"{file.path}, record {run.first + number} is malformed: {reason}: {_shown(text)}. {fix}"
+        )
 
     def _check_first(self, source: LineFile, chunk: Chunk, columns: pa.Schema) -> None:
         # It is none where the first line is empty or a comment.
@@ -332,6 +349,10 @@ class RecordFormat(LineFormat):
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
         """Return whether the first line of a file is a header that no option declares."""
         return False
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
 def _text(record: bytes) -> str:
