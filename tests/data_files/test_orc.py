@@ -78,16 +78,59 @@ def test_the_zone_of_a_machine_must_be_known(monkeypatch: pytest.MonkeyPatch) ->
         machine_zone()
 
 
-@pytest.mark.parametrize("far", [datetime(9999, 12, 31), datetime(1, 1, 1)])
-def test_a_time_that_pyarrow_does_not_read_is_refused_with_its_column_and_the_way_out(
-    tmp_path: Path, far: datetime
-) -> None:
-    columns = {"t": pa.array([0, 1], MOMENT), "until": pa.array([None, far], CLOCK), "n": [1, 2]}
-    orc.write_table(pa.table(columns), tmp_path / "1.orc")
-    fix = r"column 'until' has a time before 1677 or after 2262.*name the other columns in option columns"
-    with pytest.raises(MalformedDataError, match=fix):
-        read_all(tmp_path, fileFormat="orc", eventTimeColumn="t")
-    assert micros(read_all(tmp_path, fileFormat="orc", eventTimeColumn="t", columns="t,n")) == [0, 1]
+FAR = [
+    253_402_214_400_000_000,
+    None,
+    -62_135_596_800_000_000,
+    0,
+    -1,
+    -1_500_000,
+    123_456_789_012,
+    -62_135_596_799_999_999,
+]
+SPARKS_LATEST = 2**63 - 1
+
+
+def test_times_without_a_zone_are_found_as_spark_writes_them(tmp_path: Path) -> None:
+    as_number = pa.field("v", pa.int64(), metadata={"spark.sql.catalyst.type": "timestamp_ntz"})
+    schema = pa.schema([("t", MOMENT), as_number, ("s", pa.struct([as_number])), ("n", pa.int64())])
+    columns = [pa.array([NOON], MOMENT), [NOON], [{"v": NOON}], [NOON]]
+    orc.write_table(pa.table(columns, schema=schema), tmp_path / "1.orc")
+    found = read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t").schema
+    assert [*found.types] == [MOMENT, CLOCK, pa.struct([("v", CLOCK)]), pa.int64()]
+    given = read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t", dataSchema="t timestamp, v bigint")
+    assert given["v"].to_pylist() == [NOON]
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "zlib", "snappy", "zstd", "lz4"])
+@pytest.mark.parametrize("version", ["0.11", "0.12"])
+def test_times_beyond_nanoseconds_are_read_in_any_column(tmp_path: Path, compression: str, version: str) -> None:
+    nested = pa.struct([("x", CLOCK), ("n", pa.int64())])
+    columns = {
+        "t": pa.array(FAR, MOMENT),
+        "a.b": pa.array(FAR, CLOCK),
+        "s": pa.array([None if us is None else {"x": us, "n": 5} for us in FAR], nested),
+        "l": pa.array([None if us is None else [us, None, us] for us in FAR], pa.list_(CLOCK)),
+        "m": pa.array([None if us is None else [("k", us)] for us in FAR], pa.map_(pa.string(), CLOCK)),
+        "n": pa.array([SPARKS_LATEST] * len(FAR)),
+    }
+    many = pa.concat_tables([pa.table(columns)] * 300)
+    orc.write_table(many, tmp_path / "1.orc", compression=compression, file_version=version, stripe_size=1 << 16)
+    read = read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t", invalidTimestamp="null")
+    assert micros(read) == FAR * 300
+    assert read["a.b"].cast(pa.int64()).to_pylist() == FAR * 300
+    for name, kind in (("s", pa.struct([("x", MOMENT), ("n", pa.int64())])), ("l", pa.list_(MOMENT))):
+        assert read[name].equals(many[name].cast(kind))
+    assert read["m"].equals(many["m"].cast(pa.map_(pa.string(), MOMENT)))
+    assert set(read["n"].to_pylist()) == {SPARKS_LATEST}
+
+
+def test_a_time_beyond_those_of_spark_is_refused(tmp_path: Path) -> None:
+    far = pa.array([0, 2**62], pa.timestamp("s", "UTC"))
+    orc.write_table(pa.table({"t": pa.array([0, 1], MOMENT), "far": far}), tmp_path / "1.orc")
+    with pytest.raises(MalformedDataError, match=r"has a time beyond those of Spark.*name the other columns in option"):
+        read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t")
+    assert micros(read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t", columns="t")) == [0, 1]
 
 
 @pytest.mark.spark

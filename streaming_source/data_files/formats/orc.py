@@ -18,8 +18,10 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.columnar import ColumnarFile, ColumnarFormat
+from streaming_source.data_files.formats.orc_far_times import mapped, read_far_times
 from streaming_source.exceptions import MalformedDataError, SourceError
 
+_SPARK_TYPE: Final = b"spark.sql.catalyst.type"
 _LOCALTIME: Final = Path("/etc/localtime")
 
 
@@ -39,23 +41,28 @@ class _OrcFile(ColumnarFile):
         # Imported here: it takes longer than all pyarrow imports of a query over another format.
         from pyarrow import orc
 
-        self._file = orc.ORCFile(stream)
-        schema = pa.schema([field.with_type(_in_micros(field.type)) for field in self._file.schema])
+        self._stream, self._file = stream, orc.ORCFile(stream)
+        schema = pa.schema([field.with_type(_in_micros(field)) for field in self._file.schema])
         super().__init__(path, "orc", schema)
 
     def schema_for(self, wanted: pa.Schema) -> pa.Schema:
-        # Spark stores a timestamp without a zone in UTC, just as an instant.
-        local, moment = pa.timestamp("us"), pa.timestamp("us", "UTC")
-        names = {field.name for field in wanted if field.type == local}
-        return pa.schema([f.with_type(local) if f.name in names and f.type == moment else f for f in self.schema])
+        # A timestamp without a zone is stored in UTC, just as an instant, or as a number.
+        local = pa.timestamp("us")
+        readable = {(pa.timestamp("us", UTC), local), (local, pa.int64())}
+        types = {field.name: field.type for field in wanted}
+        fields = [(field, types.get(field.name)) for field in self.schema]
+        return pa.schema([f.with_type(kind) if (f.type, kind) in readable else f for f, kind in fields])
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
         # To ORC a name with a dot is that of a field in a struct, if there is such a one.
         named = None if any("." in name for name in columns) else list(columns)
         for stripe in range(first, self._file.nstripes):
             chunk = self._stripe(stripe, named)
-            named_arrays = zip(chunk.schema.names, chunk.columns, strict=True)
-            arrays = [_moments(f"{self.path}: column {name!r}", array) for name, array in named_arrays]
+            fields = [self._file.schema.field(name) for name in chunk.schema.names]
+            arrays = [
+                _moments(f"{self.path}: column {field.name!r}", array, field)
+                for field, array in zip(fields, chunk.columns, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, chunk.schema.names) if arrays else chunk
 
     def _stripe(self, stripe: int, names: list[str] | None) -> pa.RecordBatch:
@@ -64,64 +71,48 @@ class _OrcFile(ColumnarFile):
         except pa.ArrowInvalid as error:
             if "out of range" not in str(error):
                 raise
-            far = [name for name in names or self.stored.names if self._is_far(stripe, name)]
-            raise MalformedDataError(
-                f"{self.path}: column {', '.join(map(repr, far))} has a time before 1677 or after 2262, which pyarrow "
-                "does not read from ORC; name the other columns in option columns, or write Parquet"
-            ) from None
-
-    def _is_far(self, stripe: int, name: str) -> bool:
-        try:
-            self._file.read_stripe(stripe, columns=[name])
-        except pa.ArrowInvalid:
-            return True
-        return False
+            found = read_far_times(self._stream, stripe, names, self._file.schema)
+            if found is None:
+                raise MalformedDataError(
+                    f"{self.path} has a time beyond those of Spark, or one before 1677 or after 2262 in a file that is "
+                    "compressed by LZO; name the other columns in option columns, or write Parquet"
+                ) from None
+            return found
 
 
-def _in_micros(data_type: pa.DataType) -> pa.DataType:
-    """Return the type in microseconds: ORC has nanoseconds alone; Spark, and most writers, have microseconds.
+def _in_micros(field: pa.Field) -> pa.DataType:
+    """Return a column's type in microseconds: ORC has nanoseconds alone; Spark, and most writers, have microseconds.
 
-    Timestamps are moments, as Spark writes and reads them.
+    Timestamps are moments, as Spark writes and reads them; it writes those without a zone as numbers.
     """
-    if pa.types.is_timestamp(data_type):
+    kind, types = field.type, pa.types
+    if types.is_timestamp(kind):
         return pa.timestamp("us", UTC)
-    if pa.types.is_struct(data_type):
-        return pa.struct([field.with_type(_in_micros(field.type)) for field in data_type])
-    if pa.types.is_list(data_type):
-        return pa.list_(data_type.value_field.with_type(_in_micros(data_type.value_type)))
-    if pa.types.is_map(data_type):
-        key, item = data_type.key_field, data_type.item_field
-        return pa.map_(key.with_type(_in_micros(key.type)), item.with_type(_in_micros(item.type)))
-    return data_type
+    if types.is_int64(kind) and (field.metadata or {}).get(_SPARK_TYPE) == b"timestamp_ntz":
+        return pa.timestamp("us")
+    if types.is_struct(kind):
+        return pa.struct([inner.with_type(_in_micros(inner)) for inner in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_micros(kind.value_field)))
+    if types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_in_micros(key)), item.with_type(_in_micros(item)))
+    return kind
 
 
-def _moments(what: str, array: pa.Array) -> pa.Array:
+def _moments(what: str, array: pa.Array, field: pa.Field) -> pa.Array:
     """Return a column in the type that `_in_micros` gives; `what` names it, for errors.
 
     A timestamp of ORC is what a clock showed where it was written, and is read by the clock of the reader's machine.
     """
-    kind, moments = array.type, array.cast(_in_micros(array.type), safe=False)
+    kind, moments = field.type, array.cast(_in_micros(field), safe=False)
     if kind == moments.type or (zone := machine_zone()) == UTC:
         return moments
-    return _by_clock(what, moments, kind, zone)
 
+    def on_clock(stored: pa.DataType, times: pa.Array) -> pa.Array:
+        return times if stored.tz is not None else _on_clock(what, times, zone)
 
-def _by_clock(what: str, array: pa.Array, stored: pa.DataType, zone: str) -> pa.Array:
-    """Move times on a clock, which are moments in UTC in `array`, to the zone of that clock."""
-    kind = array.type
-    if pa.types.is_timestamp(kind):
-        return array if stored.tz is not None else _on_clock(what, array, zone)
-    if pa.types.is_struct(kind):
-        inner = [_by_clock(what, array.field(n), stored.field(n).type, zone) for n in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=array.is_null())
-    if pa.types.is_list(kind):
-        values = _by_clock(what, array.values, stored.value_type, zone)
-        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=array.is_null())
-    if pa.types.is_map(kind):
-        keys = _by_clock(what, array.keys, stored.key_type, zone)
-        items = _by_clock(what, array.items, stored.item_type, zone)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=array.is_null())
-    return array
+    return mapped(on_clock, kind, moments)
 
 
 def _on_clock(what: str, array: pa.Array, zone: str) -> pa.Array:
