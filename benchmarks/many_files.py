@@ -17,6 +17,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report
 from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.offsets import OffsetCodec
 from tests.files.simulated import SECOND, ManyFiles, simulated_source
 
@@ -68,7 +69,8 @@ def _consume(files: ManyFiles, arguments: dict[str, Any]) -> dict[str, float]:
     source = simulated_source(files, **arguments)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{BOUND_S} seconds")
     strategy = strategy.with_timestamp_assigner(FieldTimestampAssigner("t", "us"))
-    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=BOUND_S * SECOND, bounded=True), announces=True)
+    planning = PlanningRules(out_of_orderness_us=BOUND_S * SECOND, bounded=True)
+    rules = ReadRules(strategy, planning, FrameOptions(watermark_rows=True))
     planner = SourceCoordinator(source, rules, source.schema(), lambda: time.monotonic_ns() // 1000, readers=2)
     codec, state = OffsetCodec(source), planner.state
     began = time.perf_counter()

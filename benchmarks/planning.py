@@ -21,8 +21,8 @@ from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MIN_WATERMARK
 from benchmarks.report import Report
 from streaming_source.connectors.datagen import DataGeneratorSource
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FrameOptions
 
 ROWS, STEP_US = 64, 1_000_000
 SHAPES = ((1_000, 100), (10_000, 100), (1_000, 10), (10_000, 10), (100_000, 10))

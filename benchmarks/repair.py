@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from alignment.touched_ranges import Ranges, covering
 from benchmarks.iceberg import properties
 from benchmarks.report import Report
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.watermark_rows import EMITTED
 
 SPLITS, WINDOW_US, T0_US = 8, 600_000_000, 1_700_006_400_000_000
 WINDOWS, QUICK_WINDOWS = 1440, 144

@@ -25,6 +25,7 @@ from streaming_source.completeness import Completeness, WatchedTable, complete_u
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.offsets import OffsetCodec
 from tests.checkpoint.written import WrittenCheckpoint, ours
 
@@ -129,7 +130,7 @@ def measure_plans(source: TableSource) -> None:
     before_mib = peak_mib()
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("20 seconds")
     strategy = strategy.with_timestamp_assigner(FieldTimestampAssigner("ts"))
-    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=20 * SECOND), announces=True)
+    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=20 * SECOND), FrameOptions(watermark_rows=True))
     began, processor = time.perf_counter(), time.process_time()
     planner = SourceCoordinator(source, rules, source.schema(), lambda: time.monotonic_ns() // 1000, readers=2)
     codec, state = OffsetCodec(source), planner.state

@@ -1,4 +1,7 @@
-"""Write the tables of docs/options.md from the options that the code declares: `python docs/make_options.py`."""
+"""Write what follows from the options that the code declares: `python docs/make_options.py`.
+
+The tables of docs/options.md, and the keywords of `from_source` for editors and type checkers.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, STRATEGY_OPTIONS
 
 PAGE = Path(__file__).with_name("options.md")
+KEYWORDS = Path(__file__).parents[1] / "streaming_source" / "spark" / "option_text.py"
 
 _SECTIONS = (
     (
@@ -82,6 +86,22 @@ def _values(option: Option) -> str:
     return "text"
 
 
+def with_keywords(module: str) -> str:
+    """The text of the module that has them, with a keyword for each option of the frame that is not private."""
+    types = {"text": "str", "`true`, `false`": "bool", "time": "datetime | date | str"}
+    lines = []
+    for option in FRAME_OPTIONS | SOURCE_OPTIONS:
+        values = _values(option)
+        kind = types.get(values) or ("timedelta | str" if "duration" in values else "int")
+        if values.count("`") > 2 and values not in types and "duration" not in values:
+            kind = f"Literal[{', '.join(values.split(', ')).replace('`', chr(34))}]"
+        kind += " | None" if kind == "int" and option.default is None else ""
+        name = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", option.name)
+        lines += [] if option.is_private else [f"    {name}: {kind}\n"]
+    declared = re.compile(r"(class FrameKeywords\(.*?\"\"\"\n\n)( {4}\w+: .*?\n)+", re.DOTALL)
+    return declared.sub(lambda found: found[1] + "".join(lines), module)
+
+
 def _refusal(option: Option, value: str) -> str:
     try:
         option.parse(option.name, value)
@@ -92,3 +112,4 @@ def _refusal(option: Option, value: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    KEYWORDS.write_text(with_keywords(KEYWORDS.read_text(encoding="utf-8")), encoding="utf-8")

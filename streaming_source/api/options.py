@@ -34,7 +34,8 @@ class Option:
     `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
     `default_text`. `same_as` is the option that this is another name of: its value is that one's. Values are secret of
     the names, in lower case, in which `secret` is found. One that `is_private` is set by a call of this library and
-    read by another: neither the documentation nor an error names it.
+    read by another: neither the documentation nor an error names it. One that is `fixed` stays the same for the life of
+    a checkpoint, since else this would be so.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Option:
     same_as: str | None = None
     secret: re.Pattern[str] | None = None
     is_private: bool = False
+    fixed: str = ""
 
 
 class OptionSet:
@@ -159,14 +161,12 @@ class OptionSet:
         return f"unknown option {name!r}. Known options: {known}. Take one of these, or leave it out"
 
 
-def option(
-    name: str, parse: Parser, doc: str, default_text: str = "", *, is_private: bool = False
-) -> dict[str, Option]:
-    """Metadata of a dataclass's field that this option sets.
+def option(name: str, parse: Parser, doc: str, default_text: str = "", **more: Any) -> dict[str, Option]:
+    """Metadata of a dataclass's field that this option sets, with `more` attributes of an `Option`.
 
     Without a `default_text` its default is written as it is.
     """
-    return {"option": Option(name, parse, doc, default_text=default_text, is_private=is_private)}
+    return {"option": Option(name, parse, doc, default_text=default_text, **more)}
 
 
 def option_field(
@@ -177,10 +177,11 @@ def option_field(
     default_text: str = "",
     *,
     is_private: bool = False,
+    fixed: str = "",
     **metadata: Any,
 ) -> Any:
     """A field of a dataclass with a default, the option that sets it, and further metadata."""
-    declared = option(name, parse, doc, default_text, is_private=is_private)
+    declared = option(name, parse, doc, default_text, is_private=is_private, fixed=fixed)
     return field(default=default, metadata={**declared, **metadata})
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alignment.lazy_names import lazy_names
-from streaming_source.coordinator.state import ReadRules, RunState, SourceState, assign_ranges, one_range_each
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import RunState, SourceState, assign_ranges, one_range_each
 from streaming_source.coordinator.workers import (
     WorkerPool,
     Workers,

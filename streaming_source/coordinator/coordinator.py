@@ -25,9 +25,10 @@ from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import OutlyingTimes, with_source
-from streaming_source.coordinator.state import ReadRules, RunState, SourceState, cut_range, rows_per_range
+from streaming_source.coordinator.state import RunState, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
@@ -200,7 +201,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self.is_draining:
             self._drain_engine()
         self._put_in_work(self.state)
-        if self._rules.max_future_skew_us is None:
+        if self._rules.options.max_future_skew_us is None:
             # With `maxFutureSkew` the limit moves with each plan.
             self._limit_times()
         self.host.start(runtime.engine.table.split_ids)
@@ -334,7 +335,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             group=waits_for,
             batch=self._batch,
             reads=self._reads,
-            routes_late=self._rules.late == "route",
+            routes_late=self._rules.options.late == "route",
         )
 
     def ranges(
@@ -443,15 +444,15 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _plan(self, max_rows: int | None, *, goes_on: bool = False) -> bool:
         """Plan, commit the plan if it has news or the run `goes_on`, and return whether it was committed."""
         engine, group, limit_us = self.runtime.engine, self._group, None
-        if self._rules.max_future_skew_us is not None:
+        if self._rules.options.max_future_skew_us is not None:
             limit_us = self._limit_times()
         self._assign_waiting(max_rows)
         for event in () if group is None else group.start_plan():
             engine.apply(event)
         self.runtime.event_times.before_plan()
-        now_us, min_rows, waits_until_us = self._now_us(), self._rules.min_rows, LONG_AGO_US
+        now_us, min_rows, waits_until_us = self._now_us(), self._rules.options.min_rows_per_trigger, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
-            waits_until_us = self._read_us + self._rules.max_delay_us
+            waits_until_us = self._read_us + self._rules.options.max_trigger_delay_us
         if self._rules.times:
             # Imported here: few queries want a range of event times.
             from streaming_source.coordinator.overlap import check_no_overlap
@@ -489,7 +490,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         engine, status = self.runtime.engine, self.runtime.engine.status_after(plan)
         # First, since it may find more records.
-        needs_lookahead = group.needs_lookahead and self._rules.min_rows is None
+        needs_lookahead = group.needs_lookahead and self._rules.options.min_rows_per_trigger is None
         lookahead = self._look_ahead(max_rows) if needs_lookahead else None
         nearest_us = engine.nearest_us()
         # A source that has read all records of a run does not count in the group.
@@ -569,7 +570,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         now_us, written_us = self._clock_us(), self._rules.clock_at(state)
         if written_us - now_us <= _CLOCKS_DIFFER_US:
             return
-        limit_us, skew_us = self._rules.time_limit_at(now_us), self._rules.max_future_skew_us
+        limit_us, skew_us = self._rules.time_limit_at(now_us), self._rules.options.max_future_skew_us
         _log.warning(
             "the wall clock, %s, is %s behind the checkpoint, whose last micro-batch was planned at %s or later: it is "
             "slow, or was fast then. Until it has caught up,%s splits are idle later than by idleTimeout. If it was "
@@ -671,7 +672,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         bound_us = self._rules.strategy.out_of_orderness_us
         self._check_unit(plan)
         self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
-        if not self._rules.announces and bound_us is not None and not self._rules.reports:
+        if not self._rules.options.watermark_rows and bound_us is not None and not self._rules.options.reports:
             self._warn_of_disorder(plan, bound_us)
         if self._rules.planning.lateness == "none":
             self._outlying.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
@@ -683,7 +684,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         checkpoint = self.host.snapshot(sequence)
         silent_since_us = engine.silent_since_us(plan)
         generators = () if runtime.generators is None else runtime.generators.states(plan.after, time_limit_us)
-        routed = self.state.routed + (int(plan.late.sum()) if self._rules.late == "route" else 0)
+        routed = self.state.routed + (int(plan.late.sum()) if self._rules.options.late == "route" else 0)
         self._begin_batch(plan.rows, now_us)
         has_ended = table.combined == MAX_WATERMARK > self.state.table.combined
         self._announces_end = self._rules.ends_twice and has_ended
@@ -711,7 +712,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         assigner = self._rules.strategy.timestamp_assigner
         has_unit = isinstance(assigner, FieldTimestampAssigner) and assigner.unit is not None
         # Where readers report, the planner knows no event time.
-        if self._checked_unit or not plan.rows or self._rules.reports or not has_unit:
+        if self._checked_unit or not plan.rows or self._rules.options.reports or not has_unit:
             return
         # Imported here: few queries have numbers for times.
         from alignment.units import unit_warning
@@ -734,7 +735,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.state = state
         # At a restart Spark remembers the watermark of the query but not of each of its sources, and takes the minimum:
         # a source that announces nothing again would hold the others back for ever.
-        self._announce_again = self._rules.announces and state.table.combined != MIN_WATERMARK
+        self._announce_again = self._rules.options.watermark_rows and state.table.combined != MIN_WATERMARK
         # Records that were read and not reported are read again, for the watermark.
         self._announce_again |= any(one is not None and one.position is not None for one in state.generators)
         if self._group is not None and state.sequence:

@@ -26,7 +26,7 @@ from streaming_source.api import (
 )
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
-from streaming_source.coordinator.state import ReadRules
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.exceptions import SourceError
 
 T = TypeVar("T")

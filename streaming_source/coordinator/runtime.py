@@ -17,7 +17,7 @@ from streaming_source.api import Boundedness, Source, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
-from streaming_source.coordinator.state import ReadRules
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
         host.take_engine(engine, probes_records=isinstance(event_times, IndexedTimes))
-        return cls(host, event_times, engine, generators, rules.reports and generators is not None)
+        return cls(host, event_times, engine, generators, rules.options.reports and generators is not None)
 
 
 def _event_times_of(
@@ -85,14 +85,14 @@ def _event_times_of(
     """Return the provider of event times, by the kind of the enumerator and the user's options."""
     enumerator = host.enumerator
     if isinstance(enumerator, SupportsEventTimeIndex):
-        if rules.reports:
+        if rules.options.reports:
             raise OptionError(
                 f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
                 "it; leave the option out"
             )
         return IndexedTimes(source, enumerator, host.schema, rules.strategy)
     # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
-    if not rules.reports:
+    if not rules.options.reports:
         from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
 
         return ReadAheadTimes(source, host, rules)
@@ -140,14 +140,14 @@ def _engine_of(
         recorder.start(
             rules.planning,
             strategy.idle_timeout_us,
-            by_reports=rules.reports,
+            by_reports=rules.options.reports,
             generates=generators is not None,
             counts_runs=rules.counts_runs,
         )
         if generators is not None:
             generators.record = recorder.write
     reactive: ReactivePlanner | None = None
-    if rules.reports:
+    if rules.options.reports:
         # Here and not above: most queries plan by an index.
         from alignment.plan.by_reports import ReactivePlanner
 

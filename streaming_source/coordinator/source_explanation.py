@@ -17,8 +17,9 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64A
 from streaming_source.api import SourceSplit
 from streaming_source.coordinator.event_times import RecordNumber
 from streaming_source.coordinator.event_times.provider import EventTimeProvider
+from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.state import SourceState
 
 _MOST_SPLITS: Final = 10
 _MOST_RECORDS: Final = 100_000

@@ -1,4 +1,4 @@
-"""The memory of a source between two micro-batches, who reads what lies between, and what the user decided."""
+"""The memory of a source between two micro-batches, and who reads what lies between."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 import numpy as np
 
 from alignment.combine import SplitStatus
-from alignment.event_time_range import EventTimeRange
-from alignment.plan import PlanningRules, WatermarkTable
-from alignment.strategy import WatermarkStrategy
-from alignment.timestamps import NO_TIMESTAMP
+from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
 from streaming_source.api import Source, SplitRange
 from streaming_source.api.split import SplitT
@@ -152,90 +149,6 @@ class SourceState(Generic[SplitT, CheckpointT]):
         known = self.generators or [None] * len(self.splits)
         pairs = zip(self.since(start), known, strict=True)
         return {after.split_id: (before.position, generator) for (before, after), generator in pairs}
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRules:
-    """The user's decisions; the strategy, and what the planner makes of it.
-
-    Event times from `time_limit_us` on are invalid, and those later than the wall clock by more than
-    `max_future_skew_us`. The source `announces` its watermark by rows, so that Spark's own follows it. `group`
-    names an alignment group that other sources of the application may be in, all of them `in_one_query` if that is
-    set. `late` and `lateness` are the options of these names. It `reports` where event times of a source without an
-    index are learnt from what its readers report, and not by reading ahead: of up to `read_ahead_rows` records over all
-    splits, 8 bytes each, 16 where positions have gaps. `allow_unaligned` lets it be read ahead with a `SplitReader`
-    of several splits that cannot pause any. A micro-batch waits until `min_rows` records are there, but for no
-    longer than `max_delay_us` after the last one with records. A bounded source that `ends_twice` announces its end
-    once more in a micro-batch of its own. `at_once`: no micro-batch has a limit of rows, and no record comes after the
-    first listing.
-    """
-
-    strategy: WatermarkStrategy
-    planning: PlanningRules
-    time_limit_us: int | None = None
-    max_future_skew_us: int | None = None
-    announces: bool = False
-    group: str | None = None
-    in_one_query: bool = False
-    late: str = "keep"
-    lateness: str | None = None
-    reports: bool = False
-    read_ahead_rows: int = 4_000_000
-    allow_unaligned: bool = False
-    min_rows: int | None = None
-    max_delay_us: int = 0
-    ends_twice: bool = False
-    at_once: bool = False
-
-    @property
-    def times(self) -> EventTimeRange | None:
-        """Records whose event times are outside are not wanted; None: all are."""
-        return self.planning.times
-
-    @property
-    def counts_runs(self) -> bool:
-        """True if idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
-        may_wait = (self.announces or self.planning.max_drift_us is not None) and not self.planning.bounded
-        return may_wait and not (self.strategy.is_idleness_given or self.strategy.uses_source_watermarks)
-
-    @property
-    def needs_each_time(self) -> bool:
-        """True if no record's event time may be unknown to the planner: late ones are counted, or none may be late."""
-        return self.late in ("drop", "route") or self.lateness == "none"
-
-    @property
-    def earliest_us(self) -> int:
-        """Event times before this are invalid: those before 1970, where those after 3999 are."""
-        return NO_TIMESTAMP if self.time_limit_us is None else 0
-
-    def time_limit_at(self, clock_us: int) -> int | None:
-        """Event times from here on are invalid while the wall clock shows `clock_us`; None for no limit."""
-        if self.max_future_skew_us is None:
-            return self.time_limit_us
-        limit_us = clock_us + self.max_future_skew_us + 1
-        return limit_us if self.time_limit_us is None else min(limit_us, self.time_limit_us)
-
-    def clock_at(self, state: SourceState[SplitT, CheckpointT]) -> int:
-        """Return the latest time of the wall clock that a state shows, `LONG_AGO_US` if none.
-
-        It is when the state was planned, if there was a `maxFutureSkew` and it has not changed.
-        """
-        shown_us = max(int(state.silent_since_us.max(initial=LONG_AGO_US)), state.empty_since_us)
-        skew_us, limit_us = self.max_future_skew_us, state.time_limit_us
-        if skew_us is None or limit_us is None or limit_us == self.time_limit_us:
-            return shown_us
-        return max(shown_us, limit_us - skew_us - 1)
-
-    @property
-    def needs_event_times(self) -> bool:
-        """True if plans depend on the event times of records; see `SplitEnumeratorContext`."""
-        is_limited = bool(self.times) or self.planning.max_drift_us is not None
-        return not self.at_once or is_limited or self.strategy.makes_own_watermarks
-
-    @property
-    def supports_opaque_blocks(self) -> bool:
-        """True if watermarks follow from a bound and one event time of each cut; late records are not counted then."""
-        return self.planning.out_of_orderness_us is not None and not self.reports and not self.needs_each_time
 
 
 def rows_per_range(rows: int, readers: int, min_rows: int) -> int:

@@ -32,13 +32,13 @@ from alignment.timestamps import EventTimes, FieldTimestampAssigner, RecordTimes
 from streaming_source import connectors
 from streaming_source.api import Boundedness, Source
 from streaming_source.coordinator import ReadRules
+from streaming_source.coordinator.rules import EMITTED, FrameOptions
 from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError, plainly
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, ReaderBefore42, arrow_schema
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     SECRET_OPTIONS,
     STRATEGY_OPTIONS,
-    FrameOptions,
     frame_options,
     read_rules,
     repair_times,
@@ -47,7 +47,6 @@ from streaming_source.spark.options import (
 )
 from streaming_source.spark.readers import AlignedBatchReader, AlignedStreamReader
 from streaming_source.spark.rows import RowShaper
-from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +120,7 @@ class AlignedDataSource:
                 f"option reportLocation = {options.report_location!r}: {source.name} has readers that send events and "
                 "wait for answers, which takes a port on the driver's host; leave it out, and see gatewayPort"
             )
-        if options.late_of is not None and options.late != "route":
+        if options.late_records_of is not None and options.late != "route":
             raise OptionError(
                 f"late_records: the frame has option late = {options.late!r}, so that its query leaves no late records "
                 "to others; give it late = route"
@@ -157,7 +156,7 @@ class AlignedDataSource:
         """Create it from the arguments of `from_source`; `options` are those with which Spark loads the source."""
         values = FRAME_OPTIONS.parse(options)
         emits = values["watermarkRows"] == EMITTED
-        own = {"late_of": values["lateRecordsOf"], "late_from": values["lateRecordsFrom"]}
+        own = {"late_records_of": values["lateRecordsOf"], "late_records_from": values["lateRecordsFrom"]}
         own |= {"repair_delay_us": values["repairDelay"], "repair_read": values["repairRead"]}
         own["times"] = repair_times(frame.times, values["repairRead"])
         return cls(source, strategy, replace(frame, watermark_rows=emits, is_half_exact=not emits, **own))
@@ -226,11 +225,11 @@ class AlignedDataSource:
         reader = self._stream_reader(schema)
         if not IS_BEFORE_4_2:
             return reader
-        is_of_late = self.options.late_of is not None
+        is_of_late = self.options.late_records_of is not None
         return ReaderBefore42(
             reader,
             checkpoint=None if is_of_late else self.options.available_now_checkpoint,
-            is_bounded=self.is_bounded and not is_of_late and self.options.no_data_batches,
+            is_bounded=self.is_bounded and not is_of_late and self.options.no_data_micro_batches,
             knows_ahead=not (self.options.reports or self.source.source_event_serializer is not None),
             is_of_late=is_of_late,
         )
@@ -259,11 +258,11 @@ class AlignedDataSource:
             schema = StructType([field for field in schema if field.name != NOTE_COLUMN])
         strategy, needed, shaper = self._for_frame(schema, self.options)
         rules = read_rules(strategy, self.options, bounded=self.is_bounded, by_source=self.source.emits_watermark)
-        if self.options.late_of is not None:
+        if self.options.late_records_of is not None:
             # Imported here: few queries read late records.
             from streaming_source.spark.late_reader import LateStreamReader
 
-            late_of, late_from = self.options.late_of, self.options.late_from
+            late_of, late_from = self.options.late_records_of, self.options.late_records_from
             assert self.options.late_location is not None  # late = route requires it
             return LateStreamReader(
                 source=self.source,
@@ -282,10 +281,10 @@ class AlignedDataSource:
         """Return the reader for `spark.read`: without generators, and so without anything that needs watermarks."""
         # In a batch no record is late, and no watermark row is added.
         strategy, needed, shaper = self._for_frame(schema, replace(self.options, watermark_rows=False))
-        skew_us = self.options.max_future_skew_us
         strategy = replace(strategy, generator_supplier=None, uses_source_watermarks=False)
         planning = PlanningRules(out_of_orderness_us=None, times=self.options.times, counts_outside=False)
-        rules = ReadRules(strategy, planning, max_future_skew_us=skew_us, at_once=True)
+        options = FrameOptions(max_future_skew_us=self.options.max_future_skew_us)
+        rules = ReadRules(strategy, planning, options, at_once=True)
         if self.options.repair_read is not None:
             return AlignedBatchReader(self.source, rules, needed, shaper, at=self.options.repair_read.offset)
         return AlignedBatchReader(self.source.for_batch(), rules, needed, shaper)
@@ -296,7 +295,9 @@ class AlignedDataSource:
         places = ("_split", "_position")
         frame = StructType([StructField(name, _METADATA[name]) for name in places])
         frame.add(StructField(self.event_time_in(columns), TimestampType()))
-        options = replace(self.options, invalid_timestamp="null", readers=1, min_readers=None, include_metadata=False)
+        options = replace(
+            self.options, invalid_timestamp="null", num_readers=1, min_partitions=None, include_metadata=False
+        )
         reader = replace(self, options=options).batch_reader(frame)
         # Data columns of the same names must not take the place of the metadata.
         return replace(reader, shaper=replace(reader.shaper, metadata=frozenset(places)), known=self._data)

@@ -14,6 +14,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, TimestampType
 
 from alignment.shown import log_of
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, TimeType
@@ -21,7 +22,7 @@ from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver
 from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, columns_of_plan, prepare_available_now
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off
 from streaming_source.spark.secret_options import with_secrets_hidden
-from streaming_source.spark.watermark_rows import DELAY, EMITTED, FAR_SQL
+from streaming_source.spark.watermark_rows import DELAY, FAR_SQL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Source
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
 from streaming_source.spark.exact_watermark import Loaded, exact_frame, loaded_from
@@ -29,7 +30,6 @@ from streaming_source.spark.registration import (
     session_zone,
 )
 from streaming_source.spark.secret_options import with_secrets_hidden
-from streaming_source.spark.watermark_rows import EMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -42,6 +42,7 @@ from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import ReadRules, RunState, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import OFFSET_VERSION, check_version, facts_of
+from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
@@ -232,7 +233,7 @@ def fixed_options(
         fixed = {"eventTimeColumn": "a function"}
     is_known = event_time is None or event_time.lower() in map(str.lower, event_time_names(source.name, fixed))
     fixed["eventTimeAs"] = None if is_known else event_time
-    fixed["watermarkRows"] = rules.announces or None
+    fixed["watermarkRows"] = rules.options.watermark_rows or None
     if rules.times is not None:
         for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
             fixed[name] = None if bound_us is None else format_timestamp(bound_us)
@@ -241,31 +242,16 @@ def fixed_options(
 
 
 def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    fix = "give it as it was, or use a new checkpointLocation"
-    for name in ("eventTimeColumn", "timestampUnit", "timeZone"):
-        was, is_ = before.get(name), now.get(name)
+    for one in STRATEGY_OPTIONS | FRAME_OPTIONS:
+        was, is_ = before.get(one.name), now.get(one.name)
         # If only one of the two has a zone, the column's type has changed.
-        if was != is_ and (name != "timeZone" or (was and is_)):
-            is_text, was_text = ("not given" if value is None else repr(value) for value in (is_, was))
+        if one.fixed and was != is_ and (one.name != "timeZone" or (was and is_)):
+            absent = "drop or fail" if one.name == "overlap" else "not given"
+            is_text, was_text = (absent if value is None else repr(value) for value in (is_, was))
             raise OffsetError(
-                f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: its "
-                f"watermarks are of other event times, and would make records late that are not; {fix}"
+                f"option {one.name} is {is_text}, and was {was_text} when the checkpoint was written: {one.fixed}; "
+                "give it as it was, or use a new checkpointLocation"
             )
-    for name in ("eventTimeFrom", "eventTimeUntil"):
-        was, is_ = before.get(name), now.get(name)
-        if was != is_:
-            is_text, was_text = ("not given" if value is None else value for value in (is_, was))
-            raise OffsetError(
-                f"option {name} is {is_text}, and was {was_text} when the checkpoint was written: records outside of "
-                f"the range were passed by, and are not read again; {fix}"
-            )
-    was, is_ = (fixed.get("overlap", "drop or fail") for fixed in (before, now))
-    if was != is_:
-        passed = "handed on already" if was == "keep" else "passed by, and are not read again"
-        raise OffsetError(
-            f"option overlap is {is_}, and was {was} when the checkpoint was written: records outside of the range "
-            f"were {passed}; {fix}"
-        )
     if "watermarkRows" in now and "watermarkRows" not in before:
         raise OffsetError(
             "the checkpoint is of a query with a plain withWatermark: Spark's watermark in it may be ahead of the "

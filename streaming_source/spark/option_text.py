@@ -12,40 +12,39 @@ from typing import Any, Literal, TypedDict
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from alignment.durations import format_duration
-from alignment.event_time_range import Overlap
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.options import STRATEGY_OPTIONS
 
 
 class FrameKeywords(TypedDict, total=False):
-    """The options of the frame as keywords, for editors and type checkers; `docs/options.md` describes them."""
+    """The options of the frame as keywords, for editors and type checkers; written by `docs/make_options.py`."""
 
     event_time_as: str
     lateness: Literal["bounded", "none"]
     late: Literal["keep", "drop", "fail", "route"]
     late_location: str
     invalid_timestamp: Literal["fail", "null", "drop"]
-    include_metadata: bool
+    max_future_skew: timedelta | str
     event_time_from: datetime | date | str
     event_time_until: datetime | date | str
-    overlap: Overlap
+    overlap: Literal["drop", "keep", "fail"]
+    no_data_micro_batches: bool
+    available_now_checkpoint: str
+    include_metadata: bool
     alignment_scope: Literal["application", "query"]
     alignment_location: str
     max_rows_per_trigger: int | None
     min_rows_per_trigger: int | None
     max_trigger_delay: timedelta | str
     num_readers: int | None
-    warn_after: timedelta | str
-    max_future_skew: timedelta | str
     allow_unaligned_source_splits: bool
     report_location: str
     gateway_host: str
     gateway_port: int
     gateway_certificate: str
     gateway_key: str
+    warn_after: timedelta | str
     event_log: str
-    no_data_micro_batches: bool
-    available_now_checkpoint: str
     indexing: Literal["auto", "off"]
 
 

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from streaming_source.coordinator.group_exchange import GroupExchange
     from streaming_source.coordinator.group_location import GroupLocation
+    from streaming_source.coordinator.rules import FrameOptions
     from streaming_source.data_files.journal import Journal
     from streaming_source.gateway import GatewayServer
     from streaming_source.spark.late_log import LateLog
-    from streaming_source.spark.options import FrameOptions
     from streaming_source.spark.report_directory import ReportDirectory
     from streaming_source.spark.rows import RowShaper
 
@@ -94,8 +94,8 @@ class StreamPlanning:
         self._standstill = StandstillWarning(warn_after_us, self._explain, processing_time_us)
         log_lines_of(_named(source))
         self._has_events = source.source_event_serializer is not None
-        self._reports = _report_directory(source, options.report_location) if rules.reports else None
-        by_port = self._has_events or (rules.reports and self._reports is None)
+        self._reports = _report_directory(source, options.report_location) if rules.options.reports else None
+        by_port = self._has_events or (rules.options.reports and self._reports is None)
         self._gateway = self._new_gateway(source) if by_port else None
         self._late_journal = _late_journal(source, options)
         self._late_log_made: LateLog | None = None
@@ -170,7 +170,7 @@ class StreamPlanning:
             if is_read_again and self._has_events:
                 # Readers may wait for answers, and Spark requests no offset before they are done.
                 coordinator.start()
-            shares = assign_ranges(ranges, self._tasks, self._options.max_rows_per_reader)
+            shares = assign_ranges(ranges, self._tasks, self._options.max_records_per_partition)
             gateway = self._gateway.start() if shares and self._gateway is not None else None
             report_run = None
             if shares and self._reports is not None:
@@ -353,7 +353,7 @@ def _group_exchange(source: Source[Any, Any], rules: ReadRules, location: str | 
         monotonic_us,
         name=_named(source),
         in_one_query=rules.in_one_query,
-        follows=rules.announces,
+        follows=rules.options.watermark_rows,
     )
 
 

@@ -73,7 +73,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.rules.in_one_query:
             # Spark calls this method of each source of a query before it plans any of them.
             self._planning.join_group()
-        max_rows = self.shaper.options.max_rows
+        max_rows = self.shaper.options.max_rows_per_trigger
         self._has_named_limit = True
         # Always one, so that a run with Trigger.Once is known: Spark asks for all that there is in place of it.
         return ReadMaxRows(_NO_LIMIT if max_rows is None else max_rows)
@@ -122,7 +122,7 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, AlignedInputPartition)
         if partition.watermark_row_us is not None:
             yield self.shaper.watermark_row(partition.watermark_row_us)
-        strategy = self.rules.strategy if self.rules.reports else None
+        strategy = self.rules.strategy if self.rules.options.reports else None
         yield from read_splits(self.source, self.schema, self.shaper, partition, strategy)
 
 
@@ -185,7 +185,7 @@ class AlignedBatchReader(DataSourceReader):
         finally:
             coordinator.close()
         limit_us = self.rules.time_limit_at(wall_clock_us())
-        shares = assign_ranges(ranges, tasks, options.max_rows_per_reader)
+        shares = assign_ranges(ranges, tasks, options.max_records_per_partition)
         # At least one: for an empty list Spark makes a partition of its own.
         return [
             AlignedInputPartition(tuple(splits), before.table.combined, time_limit_us=limit_us)

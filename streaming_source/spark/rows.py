@@ -19,8 +19,8 @@ from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigne
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.exceptions import LateRecordError, SchemaError
-from streaming_source.spark.options import FrameOptions
 
 if TYPE_CHECKING:
     from alignment.units import LikelyUnit

@@ -33,9 +33,6 @@ MAX_SPARK_WATERMARK_US: Final = _epoch_us(datetime(9999, 12, 31, tzinfo=UTC)) - 
 FAR_SQL: Final = "TIMESTAMP '4000-01-01 00:00:00+00:00'"
 """`FAR_US` for Spark: data is before it, and watermark rows are after it, as `OFFSET` after 1970 is in 5970."""
 
-EMITTED: Final = "emitted"
-"""Value of option `watermarkRows` that `exact_watermark` sets; users can set only true, which emits no rows."""
-
 
 def watermark_row_time(watermark: int) -> int | None:
     """Return the event time in microseconds of the row that announces `watermark`; None if no row is needed.

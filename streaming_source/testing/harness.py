@@ -24,6 +24,7 @@ from streaming_source.api import (
 )
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.reader import create_reader
 from streaming_source.testing.fakes import FakeClock, InlineWorkers
 from streaming_source.testing.micro_batch import (
@@ -278,9 +279,8 @@ class SourceHarness:
         return ReadRules(
             strategy,
             planning,
-            announces=self.exact,
+            FrameOptions(watermark_rows=self.exact, indexing="auto" if self.reports is None else "off"),
             read_ahead_rows=self.read_ahead_rows,
-            reports=self.reports is not None,
             at_once=planning.bounded and self.max_rows is None,
         )
 

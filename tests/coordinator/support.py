@@ -34,6 +34,7 @@ from streaming_source.coordinator import ReadRules, SourceCoordinator, Workers
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times.read_ahead import ReadAheadTimes
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 
 WAIT_S = 20.0
@@ -258,7 +259,10 @@ class Looking:
         self.index = self.planner.index
         planning = PlanningRules(None, max_drift_us=max_drift_us)
         rules = ReadRules(
-            WatermarkStrategy.no_watermarks(), planning, read_ahead_rows=max_rows, allow_unaligned=allow_unaligned
+            WatermarkStrategy.no_watermarks(),
+            planning,
+            FrameOptions(allow_unaligned_source_splits=allow_unaligned),
+            read_ahead_rows=max_rows,
         )
         self.read_ahead = ReadAheadTimes(source, self.host, rules)
 
@@ -292,7 +296,7 @@ def coordinator(
         drains_past_caught_up=True,
         bounded=source.boundedness is Boundedness.BOUNDED,
     )
-    rules = ReadRules(strategy, planning, announces=True, read_ahead_rows=read_ahead_rows)
+    rules = ReadRules(strategy, planning, FrameOptions(watermark_rows=True), read_ahead_rows=read_ahead_rows)
     clock = source.clock
     workers = InlineWorkers(clock) if workers is None else workers
     return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)

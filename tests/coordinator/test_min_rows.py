@@ -16,6 +16,7 @@ from alignment.recording import Recorder, replay
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.testing import InlineWorkers, Pause, TestingSource
 from streaming_source.testing.source import Element
@@ -38,11 +39,13 @@ def planner(
     rules = ReadRules(
         IDLE,
         PlanningRules(0, drains_past_caught_up=True, bounded=source.boundedness is Boundedness.BOUNDED),
-        announces=True,
-        reports=reports,
+        FrameOptions(
+            watermark_rows=True,
+            indexing="off" if reports else "auto",
+            min_rows_per_trigger=MIN_ROWS,
+            max_trigger_delay_us=DELAY_S * SECOND,
+        ),
         read_ahead_rows=read_ahead_rows,
-        min_rows=MIN_ROWS,
-        max_delay_us=DELAY_S * SECOND,
     )
     planning: SourceCoordinator[Any, Any] = SourceCoordinator(
         source,

@@ -14,11 +14,11 @@ from pyspark import cloudpickle
 from alignment import WatermarkStrategy
 from streaming_source.api import Source
 from streaming_source.connectors import FileSource
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options
 from streaming_source.spark.readers import AlignedStreamReader
-from streaming_source.spark.watermark_rows import EMITTED
 from tests.data_files.samples import SAMPLES, Sample
 from tests.examples import one_in
 from tests.faults.inputs import CONNECTORS, Growing, event_time_of, place_of, source_of

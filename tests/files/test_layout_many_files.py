@@ -16,6 +16,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock
 from streaming_source.testing.fakes import InlineWorkers
@@ -43,7 +44,12 @@ def coordinator(files: ManyFiles, **arguments: Any) -> SourceCoordinator[Any, An
     clock = FakeClock()
     workers = InlineWorkers(clock)
     return SourceCoordinator(
-        source, ReadRules(strategy, planning, announces=True), source.schema(), clock.now_us, readers=2, workers=workers
+        source,
+        ReadRules(strategy, planning, FrameOptions(watermark_rows=True)),
+        source.schema(),
+        clock.now_us,
+        readers=2,
+        workers=workers,
     )
 
 

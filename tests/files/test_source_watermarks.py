@@ -15,9 +15,9 @@ from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source import complete_until
 from streaming_source.connectors.files import FileSource
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import ClaimError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.watermark_rows import EMITTED
 from streaming_source.testing import SourceHarness
 from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 from tests.tables.reading import times

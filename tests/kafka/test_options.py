@@ -362,7 +362,7 @@ def test_the_default_start_is_not_taken_for_a_wish() -> None:
 def test_names_of_spark_stand_for_those_of_every_format() -> None:
     values = ALL.parse({"maxOffsetsPerTrigger": "10", "minOffsetsPerTrigger": "3"})
     options = frame_options(values)
-    assert (options.max_rows, options.min_rows) == (10, 3)
+    assert (options.max_rows_per_trigger, options.min_rows_per_trigger) == (10, 3)
 
 
 def test_two_names_of_one_option_must_agree() -> None:

@@ -232,8 +232,8 @@ def micro_batch() -> dict[str, Any]:
     # What Spark's process has loaded before it comes to us.
     import pyspark.sql.streaming.python_streaming_source_runner  # noqa: F401
 
+    from streaming_source.coordinator.rules import EMITTED
     from streaming_source.spark.datasource import AlignedDataSource
-    from streaming_source.spark.watermark_rows import EMITTED
 
     with tempfile.TemporaryDirectory() as folder:
         _write_files(Path(folder))

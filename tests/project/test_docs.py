@@ -11,8 +11,10 @@ DOCS = ROOT / "docs"
 
 
 def test_the_page_of_options_is_the_one_that_the_code_gives() -> None:
-    written = runpy.run_path(str(DOCS / "make_options.py"))["page"]()
-    assert (DOCS / "options.md").read_text(encoding="utf-8") == written, "run: python docs/make_options.py"
+    made = runpy.run_path(str(DOCS / "make_options.py"))
+    assert (DOCS / "options.md").read_text(encoding="utf-8") == made["page"](), "run: python docs/make_options.py"
+    keywords = made["KEYWORDS"].read_text(encoding="utf-8")
+    assert keywords == made["with_keywords"](keywords), "run: python docs/make_options.py"
 
 
 def test_each_row_of_parity_is_shown_by_a_test_and_says_why_or_by_how_much() -> None:

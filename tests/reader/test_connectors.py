@@ -31,13 +31,13 @@ from streaming_source.api import (
 from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.data_files.file import DataFile
 from streaming_source.data_files.ranges import FileRange
 from streaming_source.data_files.split_reader import FileSplitReader
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.reader import SourceReaderBase, create_fetcher_manager, create_reader
 from streaming_source.spark.input_partition import AlignedInputPartition
-from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.readers import read_splits
 from streaming_source.spark.rows import RowShaper
 from tests.reader.numbers import (

@@ -13,6 +13,7 @@ from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.source import Element
 
@@ -115,12 +116,13 @@ class Planned:
         rules = ReadRules(
             self._strategy,
             planning,
-            announces=True,
-            group="pair",
+            FrameOptions(
+                watermark_rows=True,
+                min_rows_per_trigger=self._min_rows,
+                max_trigger_delay_us=self._max_delay_us,
+                alignment_scope="query" if self._in_one_query else "application",
+            ),
             read_ahead_rows=1000,
-            min_rows=self._min_rows,
-            max_delay_us=self._max_delay_us,
-            in_one_query=self._in_one_query,
         )
         self.exchange = self._group.exchange(
             alignment.max_drift_us, alignment.update_interval_us, in_one_query=self._in_one_query

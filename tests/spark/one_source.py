@@ -11,8 +11,8 @@ import pyarrow as pa
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.api import Source
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FrameOptions
 from tests.spark.reading import Reading
 
 _PATIENCE_S = 60.0

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.spark.before_4_2 import ReaderBefore42, ReadLimit, ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.readers import AlignedStreamReader
-from streaming_source.spark.watermark_rows import EMITTED
 
 T0 = 1_700_000_040_000_000
 SECOND = 1_000_000

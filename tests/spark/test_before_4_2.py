@@ -21,12 +21,13 @@ from pyspark.sql.datasource import DataSource
 
 from alignment.watermarks import FAR_US
 from streaming_source import explain, read_stream
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import OptionError, UnsupportedOperationError
 from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, STEPS, WRAPPER, ReadAllAvailable, ReaderBefore42
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.watermark_rows import EMITTED, OFFSET_US
+from streaming_source.spark.watermark_rows import OFFSET_US
 from tests.spark.support import SECOND, T0, naive_windows, windows, write_file
 
 Offset = dict[str, Any]

@@ -20,10 +20,10 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import EventTimes, FieldTimestampAssigner, TimestampAssigner
 from streaming_source.checkpoint.writer import Writer
 from streaming_source.connectors import FileSource
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.exceptions import ClaimError, MalformedDataError, OptionError, SchemaError
 from streaming_source.spark import rows
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
 from tests.checkpoint.written import WrittenCheckpoint
 from tests.examples import each_once

@@ -17,6 +17,7 @@ from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator import ReadRules
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.exceptions import (
     DataLossError,
     LateRecordError,
@@ -570,5 +571,7 @@ def test_where_late_records_are_taken_out_no_block_is_opaque_so_that_each_is_cou
     counts: bool, opaque: bool
 ) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 second")
-    rules = ReadRules(strategy, PlanningRules(out_of_orderness_us=SECOND), late="drop" if counts else "keep")
+    rules = ReadRules(
+        strategy, PlanningRules(out_of_orderness_us=SECOND), FrameOptions(late="drop" if counts else "keep")
+    )
     assert rules.supports_opaque_blocks is opaque

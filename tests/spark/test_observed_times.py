@@ -11,8 +11,8 @@ from alignment.event_time_range import EventTimeRange
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner
 from streaming_source.api import RecordSplit
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.observed_times import ObservedTimes
-from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.rows import RowShaper
 from streaming_source.testing.micro_batch import EmittedRecord, reports_of
 

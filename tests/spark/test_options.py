@@ -14,17 +14,16 @@ from streaming_source import required_delay
 from streaming_source.api.options import OptionSet, arguments, duration_field, durations_as_timedelta, option, text
 from streaming_source.connectors.files import FileSource
 from streaming_source.coordinator import ReadRules
+from streaming_source.coordinator.rules import EMITTED, FrameOptions
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import (
     FRAME_OPTIONS,
     STRATEGY_OPTIONS,
-    FrameOptions,
     frame_options,
     read_rules,
     strategy_of,
 )
-from streaming_source.spark.watermark_rows import EMITTED
 
 ALL = STRATEGY_OPTIONS | FRAME_OPTIONS | FileSource.options()
 
@@ -103,7 +102,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
     ):
         with pytest.raises(OptionError, match=message):
             strategy_of(ALL.parse(given))
-    by_reports = FrameOptions(watermark_rows=True, reports=True)
+    by_reports = FrameOptions(watermark_rows=True, indexing="off")
     with pytest.raises(OptionError, match="indexing = 'off' needs watermarks, and the strategy has none"):
         read_rules(WatermarkStrategy.no_watermarks(), by_reports, bounded=True)
 

@@ -12,12 +12,12 @@ import pytest
 
 from alignment.events import RangeReport
 from alignment.watermarks import MAX_WATERMARK
+from streaming_source.coordinator.rules import EMITTED
 from streaming_source.data_files.journal import Journal
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options
 from streaming_source.spark.report_directory import ReportDirectory, ReportFiles, report_journal
-from streaming_source.spark.watermark_rows import EMITTED
 from tests.files.stores import without_rights
 from tests.spark import unindexed
 from tests.spark.reading import Reading

@@ -14,9 +14,9 @@ import pytest
 from alignment import WatermarkStrategy
 from alignment.recording import replay
 from alignment.watermarks import MIN_WATERMARK, Int64Array, WatermarkGenerator, WatermarkOutput
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark import planning
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FrameOptions
 from tests.spark.reading import SECOND, T0, Reading
 from tests.spark.unindexed import LOW_WATER_US, LowWaterLogs, UnindexedLogs, append_log
 
@@ -51,7 +51,7 @@ OWN = WatermarkStrategy.from_source_watermarks().with_timestamp_assigner("ts")
 
 def reading_of(folder: Path, strategy: WatermarkStrategy, event_log: str | None = None) -> Reading:
     kind = LowWaterLogs if strategy.uses_source_watermarks else UnindexedLogs
-    options = FrameOptions(watermark_rows=True, reports=True, include_metadata=True, event_log=event_log)
+    options = FrameOptions(watermark_rows=True, indexing="off", include_metadata=True, event_log=event_log)
     source = AlignedDataSource(kind(str(folder)), strategy, options)
     return Reading(source.stream_reader(source.schema()))
 
@@ -175,7 +175,7 @@ def test_what_is_read_again_for_its_watermark_has_the_time_limit_that_it_had(
 
     def starting(offset: dict[str, Any] | None = None) -> Reading:
         options = FrameOptions(
-            watermark_rows=True, reports=True, max_future_skew_us=10 * SECOND, invalid_timestamp="null"
+            watermark_rows=True, indexing="off", max_future_skew_us=10 * SECOND, invalid_timestamp="null"
         )
         source = AlignedDataSource(UnindexedLogs(str(tmp_path)), strategy, options)
         reading = Reading(source.stream_reader(source.schema()))

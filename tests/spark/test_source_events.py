@@ -19,13 +19,13 @@ from streaming_source.api import (
     SourceReaderContext,
     SplitEnumeratorContext,
 )
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.gateway import GatewayAddress, GatewayClient, TaskMessages
 from streaming_source.spark import readers
 from streaming_source.spark.before_4_2 import ReadAllAvailable
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import Offset
-from streaming_source.spark.options import FrameOptions
 from streaming_source.spark.readers import AlignedStreamReader, ReaderChannel
 from streaming_source.testing import Pause, TestingSource
 
@@ -75,7 +75,7 @@ class AnsweringSource(TestingSource):
 
 def stream_reader(source: TestingSource) -> AlignedStreamReader:
     data_source = AlignedDataSource(
-        source, WatermarkStrategy.for_monotonous_timestamps(), FrameOptions(watermark_rows=True, readers=1)
+        source, WatermarkStrategy.for_monotonous_timestamps(), FrameOptions(watermark_rows=True, num_readers=1)
     )
     return data_source.stream_reader(data_source.schema())
 

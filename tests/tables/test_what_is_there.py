@@ -26,6 +26,7 @@ from streaming_source.api import Source
 from streaming_source.connectors import DeltaSource, FileSource, IcebergSource
 from streaming_source.connectors.files import CsvFormat, JsonFormat, OrcFormat, ParquetFormat
 from streaming_source.coordinator import ReadRules, SourceCoordinator
+from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness
 from tests.examples import each_once, one_in
 from tests.iceberg.tables import properties_in
@@ -198,7 +199,7 @@ def test_event_times_before_1970_hide_none_that_is_valid(tmp_path: Path) -> None
         pq.write_table(rows([second * SECOND for second in seconds]), tmp_path / name / "0.parquet", row_group_size=3)
     source = FileSource(str(tmp_path), format=ParquetFormat(), split_by="directory")
     planning = PlanningRules(0, lateness="none")
-    rules = ReadRules(strategy("0 seconds"), planning, time_limit_us=2**60, announces=True)
+    rules = ReadRules(strategy("0 seconds"), planning, FrameOptions(watermark_rows=True), time_limit_us=2**60)
     clock = FakeClock()
     planner = SourceCoordinator(source, rules, source.schema(), clock.now_us, workers=InlineWorkers(clock))
     planner.restore(state := planner.state)

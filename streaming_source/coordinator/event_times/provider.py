@@ -13,7 +13,8 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import SplitRange
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import SourceState
 from streaming_source.exceptions import UnsupportedOperationError
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from streaming_source.coordinator.event_times.split_scan import (
     SplitScan,
     Stage,
 )
-from streaming_source.coordinator.state import ReadRules, SourceState
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import SourceState
 
 _log = log_of(__name__)
 
@@ -76,7 +77,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             host.enumerator,
             columns=rules.strategy.generator_columns,
             keeps_watermarks=rules.strategy.uses_source_watermarks,
-            must_pause=self._fetching.kind != "per_split" and not rules.allow_unaligned,
+            must_pause=self._fetching.kind != "per_split" and not rules.options.allow_unaligned_source_splits,
         )
         # Of a run to the end of what is there, before it ends: splits that are probed once more, and those that were.
         self._split_ends = SplitEnds(source, host, self._take_probe)
