@@ -33,7 +33,7 @@ EMITTED: Final = "emitted"
 """The value of option `watermarkRows` with which a data source adds watermark rows."""
 
 _SECOND_US: Final = 1_000_000
-_PASSED: Final = "records outside of the range were passed by or handed on, and are not read again"
+_PASSED: Final = "records outside of the range were passed by, and are not read again"
 _WORTH_A_TASK: Final = 32_768
 """Fewest records for which another task saves more than it costs."""
 
@@ -178,7 +178,7 @@ class FrameOptions:
         "With `eventTimeFrom` or `eventTimeUntil`: what to do with records outside of them, which another source may "
         "have as well. `drop`: leave them out; `keep`: read them all, and hand them on; `fail`: at the first one. "
         "What is dropped or kept is counted (`outOfRangeRecords`).",
-        fixed=_PASSED,
+        fixed="records outside of the range were handed on or passed by, and are not read again",
     )
     no_data_micro_batches: bool = option_field(
         True,
