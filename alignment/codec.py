@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import (
     Annotated,
     Any,
@@ -101,6 +102,7 @@ class _Mode(NamedTuple):
     whole: bool = False
     strict: bool = False
     wide: bool = False
+    objects: bool = False
 
 
 class _Field(NamedTuple):
@@ -124,6 +126,8 @@ class Codec(Generic[T]):
         The fields that are written as a list, in this order, and not as an object; all those of a `NamedTuple`.
     whole
         Defaults are written too.
+    objects
+        Each `NamedTuple` is an object too, here and inside.
     strict
         An object with other fields is refused, here and inside; not with `Wire.flat`. By default they are ignored, as
         those of newer versions.
@@ -143,15 +147,25 @@ class Codec(Generic[T]):
     alignment.codec.NotAsDeclaredError: Known.n = -1: must be at least 0
     """
 
-    def __init__(self, kind: type[T], row: Sequence[str] = (), *, whole: bool = False, strict: bool = False) -> None:
+    def __init__(
+        self,
+        kind: type[T],
+        row: Sequence[str] = (),
+        *,
+        whole: bool = False,
+        strict: bool = False,
+        objects: bool = False,
+    ) -> None:
         self._kind = kind
         self._strict = strict
-        self._as_row = bool(row) or issubclass(kind, tuple)
-        self._fields = _fields_of(kind, row, _Mode(whole, strict))
+        self._as_row = bool(row) or (issubclass(kind, tuple) and not objects)
+        self._fields = _fields_of(kind, row, _Mode(whole, strict, objects=objects))
         self._names = {one.name for one in self._fields}
-        self._values = attrgetter(*[one.attribute for one in self._fields])
+        names = [one.attribute for one in self._fields]
+        self._values = attrgetter(*names) if names[1:] else lambda value: (getattr(value, names[0]),)
         # The last field that is always written ends the shortest row.
         self._shortest = max((at for at, one in enumerate(self._fields, 1) if one.always), default=0)
+        self._absent = [MISSING if one.always else one.absent for one in self._fields]
         self._is_plain = all(one.write is None for one in self._fields)
 
     def write(self, value: T) -> Any:
@@ -169,8 +183,10 @@ class Codec(Generic[T]):
 
     def _object(self, value: Any) -> dict[str, Any]:
         written: dict[str, Any] = {}
-        for attribute, name, absent, always, flat, write, _ in self._fields:
-            given = getattr(value, attribute)
+        values = self._values(value)
+        # Most fields have their defaults, which are found without a step of Python for each.
+        for field, given in compress(zip(self._fields, values, strict=True), map(is_not, values, self._absent)):
+            _, name, absent, always, flat, write, _ = field
             if always or given != absent:
                 if flat:
                     assert write is not None
@@ -180,7 +196,7 @@ class Codec(Generic[T]):
         return written
 
     def _row(self, value: Any) -> list[Any]:
-        given = [*self._values(value)] if len(self._fields) > 1 else [self._values(value)]
+        given = [*self._values(value)]
         while len(given) > self._shortest and given[-1] == self._fields[len(given) - 1].absent:
             given.pop()
         if self._is_plain:
@@ -188,14 +204,13 @@ class Codec(Generic[T]):
         pairs = zip(self._fields, given, strict=False)
         return [one if field.write is None else field.write(one) for field, one in pairs]
 
-    def _of_object(self, found: Any) -> dict[str, Any]:
+    def _of_object(self, found: Any) -> Mapping[str, Any]:
         if not isinstance(found, Mapping):
             raise NotAsDeclaredError("", "must be an object", found)
         if self._strict and (strange := found.keys() - self._names):
             raise NotAsDeclaredError(f".{sorted(map(str, strange))[0]}", "is no field of it")
-        return {one.name: found[one.name] for one in self._fields if one.name in found} | {
-            one.name: found for one in self._fields if one.flat
-        }
+        flat = {one.name: found for one in self._fields if one.flat}
+        return {**found, **flat} if flat else found
 
     def _of_row(self, found: Any) -> dict[str, Any]:
         if not isinstance(found, list | tuple) or len(found) > len(self._fields):
@@ -205,16 +220,17 @@ class Codec(Generic[T]):
     def _read(self, found: Any) -> T:
         given = self._of_row(found) if self._as_row else self._of_object(found)
         made: dict[str, Any] = {}
-        for one in self._fields:
-            if one.name in given:
-                try:
-                    made[one.attribute] = one.read(given[one.name])
-                except NotAsDeclaredError as error:
-                    raise (error if one.flat else error.within(f".{one.name}")) from None
-            elif one.absent is MISSING:
-                raise NotAsDeclaredError(f".{one.name}", "must be given")
-            else:
-                made[one.attribute] = one.absent
+        name, is_flat = "", False
+        try:
+            for attribute, name, absent, _, is_flat, _, read in self._fields:  # noqa: B007 (of where it failed)
+                if name in given:
+                    made[attribute] = read(given[name])
+                elif absent is not MISSING:
+                    made[attribute] = absent
+                else:
+                    raise NotAsDeclaredError("", "must be given")
+        except NotAsDeclaredError as error:
+            raise (error if is_flat else error.within(f".{name}")) from None
         try:
             return self._kind(**made)
         except (ValueError, TypeError) as error:
@@ -282,9 +298,10 @@ def _converters(declared: Any, mode: _Mode) -> tuple[Convert | None, Convert]:
     if declared is bytes:
         return _write_bytes, _read_bytes
     if isinstance(declared, type) and issubclass(declared, Enum):
-        return attrgetter("value"), partial(_read_by, declared)
+        # Not `value`, which Python is slow to look up.
+        return attrgetter("_value_"), partial(_read_by, declared)
     if isinstance(declared, type) and (is_dataclass(declared) or hasattr(declared, "_fields")):
-        codec: Codec[Any] = Codec(declared, whole=mode.whole, strict=mode.strict)
+        codec: Codec[Any] = Codec(declared, whole=mode.whole, strict=mode.strict, objects=mode.objects)
         return codec.write, codec._read
     if declared is float:
         return None, _read_float

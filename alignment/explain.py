@@ -5,15 +5,52 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
-from typing import Final, NamedTuple
+from functools import cached_property, lru_cache, partial
+from typing import Annotated, Final, NamedTuple
 
+import numpy as np
+
+from alignment.arrow_times import format_timestamp
+from alignment.codec import Form, Wire
 from alignment.combine import SplitStatus
+from alignment.durations import format_duration, parse_duration_us
 from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.sentence import day_or_moment, named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
+BEGIN: Final = "the beginning"
+END: Final = "the end"
+"""Of time: a limit before, or after, all event times."""
+
+
+@lru_cache(maxsize=16_384)
+def time_text(us: int) -> str:
+    """Return a time, or a limit, as text. From one trigger to the next those of most splits stay as they are."""
+    return format_timestamp(us) if MIN_WATERMARK < us < MAX_WATERMARK else END if us > 0 else BEGIN
+
+
+def micros_of(text: str) -> int:
+    """Return microseconds since the epoch of an ISO-8601 time in UTC, or of a limit, as `time_text` writes it."""
+    if text in (BEGIN, END):
+        return MIN_WATERMARK if text == BEGIN else MAX_WATERMARK
+    # Event times may be in years that Python's own type does not have.
+    return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
+
+
+def _status_of(text: str) -> SplitStatus:
+    return SplitStatus[text.upper()]
+
+
+_TIME: Final = Form(time_text, micros_of)
+_DURATION: Final = Form(format_duration, partial(parse_duration_us, name="duration"))
+_SHARE: Final = Form(partial(round, ndigits=3), float)
+_STATUS: Final = Form([status.name.lower() for status in SplitStatus].__getitem__, _status_of)
+_METRICS: Final = Form(
+    lambda metrics: {name: str(value) for name, value in metrics},
+    lambda found: tuple([(name, int(value)) for name, value in found.items()]),
+)
+_ROUTE: Final = Form(lambda routes: "route" if routes else None, "route".__eq__)
 _STATUSES: Final = tuple(SplitStatus)
 _COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 FUTURE_US = 15 * 60 * 1_000_000
@@ -73,11 +110,11 @@ class Cause(StrEnum):
 class Bounds:
     """The user's decisions, in microseconds, and the read limits of the last plan; None where nothing is."""
 
-    out_of_orderness_us: int | None = None
-    max_drift_us: int | None = None
-    idle_timeout_us: int | None = None
-    max_rows: int | None = None
-    min_rows: int | None = None
+    out_of_orderness_us: Annotated[int | None, Wire("maxOutOfOrderness", _DURATION)] = None
+    max_drift_us: Annotated[int | None, Wire("maxDrift", _DURATION)] = None
+    idle_timeout_us: Annotated[int | None, Wire("idleTimeout", _DURATION)] = None
+    max_rows: Annotated[int | None, Wire("maxRowsPerTrigger")] = None
+    min_rows: Annotated[int | None, Wire("minRowsPerTrigger")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +125,12 @@ class GroupMember:
     `reported_us`, and counts until `until_us` if no other comes, both in processing time.
     """
 
-    group: str
+    group: Annotated[str, Wire("name")]
     source: str
     pid: int
-    watermark: int
-    reported_us: int
-    until_us: int
+    watermark: Annotated[int, Wire(form=_TIME, absent=MIN_WATERMARK)]
+    reported_us: Annotated[int, Wire("reportedAt", _TIME)]
+    until_us: Annotated[int, Wire("countsUntil", _TIME)]
 
     def is_overdue(self, at_us: int) -> bool:
         """Return whether it has missed a report: it reports several times in the time for which one counts."""
@@ -109,10 +146,10 @@ class LastBatch:
     `number` is Spark's.
     """
 
-    planned_us: int
+    planned_us: Annotated[int, Wire("plannedAt", _TIME)]
     rows: int | None = None
-    done_us: int | None = None
-    share: float | None = None
+    done_us: Annotated[int | None, Wire("doneAt", _TIME)] = None
+    share: Annotated[float | None, Wire(form=_SHARE)] = None
     number: int | None = None
 
 
@@ -138,7 +175,7 @@ class QueryEnd:
 class FarRecord(NamedTuple):
     """A record whose event time stands out: that time, and where it is."""
 
-    time_us: int
+    time_us: Annotated[int, Wire("time", _TIME)]
     place: str
 
 
@@ -161,25 +198,25 @@ class SplitExplanation(NamedTuple):
     `stray` is further behind than any bound can cover: it is dated wrongly.
     """
 
-    split_id: str
-    status: SplitStatus
-    watermark: int
-    holds_us: int
+    split_id: Annotated[str, Wire("id")]
+    status: Annotated[SplitStatus, Wire(form=_STATUS)]
+    watermark: Annotated[int, Wire(form=_TIME, absent=MIN_WATERMARK)]
+    holds_us: Annotated[int, Wire("holds", _TIME, absent=MIN_WATERMARK, always=True)]
     position: int
-    behind: int
-    waits_for: WaitsFor
-    silent_since_us: int | None = None
-    late: int = 0
-    next_us: int | None = None
+    behind: Annotated[int, Wire("rowsBehind")]
+    waits_for: Annotated[WaitsFor, Wire("waitsFor")]
+    silent_since_us: Annotated[int | None, Wire("silentSince", _TIME)] = None
+    late: Annotated[int, Wire("rowsLate")] = 0
+    next_us: Annotated[int | None, Wire("nextRecord", _TIME)] = None
     place: str | None = None
-    locked: int = 0
+    locked: Annotated[int, Wire("rowsLocked")] = 0
     invalid: int = 0
-    far: FarRecord | None = None
-    is_outlier: bool = False
-    earlier: FarRecord | None = None
-    missed_run: bool = False
-    was_idle: bool = False
-    stray: FarRecord | None = None
+    far: Annotated[FarRecord | None, Wire("farRecord")] = None
+    is_outlier: Annotated[bool, Wire("isOutlier")] = False
+    earlier: Annotated[FarRecord | None, Wire("earlierRecord")] = None
+    missed_run: Annotated[bool, Wire("missedRun")] = False
+    was_idle: Annotated[bool, Wire("wasIdle")] = False
+    stray: Annotated[FarRecord | None, Wire("strayRecord")] = None
 
     @property
     def next_place(self) -> str:
@@ -212,26 +249,26 @@ class Explanation:
     None.
     """
 
-    watermark: int
-    at_us: int
-    stands_since_us: int
-    splits: tuple[SplitExplanation, ...] = ()
-    bound_us: int = MAX_WATERMARK
-    horizon_us: int = MAX_WATERMARK
-    bounds: Bounds = field(default=Bounds())
-    is_draining: bool = False
+    watermark: Annotated[int, Wire(form=_TIME, absent=MIN_WATERMARK)]
+    at_us: Annotated[int, Wire("at", _TIME)]
+    stands_since_us: Annotated[int, Wire("standsSince", _TIME)]
+    splits: Annotated[tuple[SplitExplanation, ...], Wire("-")] = ()
+    bound_us: Annotated[int, Wire("limit", _TIME)] = MAX_WATERMARK
+    horizon_us: Annotated[int, Wire("horizon", _TIME)] = MAX_WATERMARK
+    bounds: Annotated[Bounds, Wire(always=True)] = field(default=Bounds())
+    is_draining: Annotated[bool, Wire("availableNow")] = False
     group: GroupMember | None = None
-    reads_at_us: int = MAX_WATERMARK
+    reads_at_us: Annotated[int, Wire("readsAt", _TIME)] = MAX_WATERMARK
     batch: LastBatch | None = None
-    end: QueryEnd | None = None
-    probed_us: int | None = None
+    end: Annotated[QueryEnd | None, Wire("-")] = None
+    probed_us: Annotated[int | None, Wire("probedAt", _TIME)] = None
     reads: str | None = None
     away: str | None = None
-    needed_bound_us: int | None = None
-    metrics: tuple[tuple[str, int], ...] = ()
-    routes_late: bool = False
+    needed_bound_us: Annotated[int | None, Wire("neededBound", _DURATION)] = None
+    metrics: Annotated[tuple[tuple[str, int], ...], Wire(form=_METRICS)] = ()
+    routes_late: Annotated[bool, Wire("late", _ROUTE)] = False
     upstream: str | None = None
-    counts_runs: bool = False
+    counts_runs: Annotated[bool, Wire("countsRuns")] = False
 
     @property
     def waits_for_group(self) -> bool:

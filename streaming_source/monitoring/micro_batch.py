@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
-from alignment.explain import LastBatch
+from alignment.explain import LastBatch, micros_of
 from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
 from streaming_source.checkpoint.source_offsets import is_ours
@@ -19,7 +19,6 @@ from streaming_source.monitoring.report import (
     Offset,
     WatermarkReport,
     check_version,
-    micros_of,
     parsed,
     report_of_offset,
     sets_watermark,

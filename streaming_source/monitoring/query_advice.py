@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from alignment.explain import Cause
+from alignment.explain import Cause, micros_of
 from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.causes.answer import cause_of
 from streaming_source.monitoring.causes.rule import Advice
-from streaming_source.monitoring.report import WatermarkReport, micros_of, parsed, sets_watermark
+from streaming_source.monitoring.report import WatermarkReport, parsed, sets_watermark
 
 ALLOW_MULTIPLE: Final = "spark.sql.streaming.statefulOperator.allowMultiple"
 """The setting that Spark's error names."""
