@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from alignment.touched_ranges import Ranges, covering
+from alignment.event_time_range import Ranges, covering
 from benchmarks.iceberg import properties
 from benchmarks.report import Report
 from streaming_source.coordinator.rules import EMITTED

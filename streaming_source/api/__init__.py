@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from alignment.lazy_names import lazy_names
 from streaming_source.api.clients import KeptClients, RetryPolicy
-from streaming_source.api.enumerator import SplitEnumerator, SplitRange
+from streaming_source.api.enumerator import SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.enumerator_context import ReaderInfo, SplitEnumeratorContext, SplitsAssignment
-from streaming_source.api.event_time_index import SupportsEventTimeIndex
 from streaming_source.api.options import Option, OptionSet
 from streaming_source.api.reader import (
     BlockEmitter,

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streaming_source.auditing.report import split_table, summary
 from streaming_source.auditing.result import Counts
-from streaming_source.auditing.text import split_table, summary
 from streaming_source.monitoring.html_page import page_of
 
 _DRAWN: Final = 24

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streaming_source.auditing.counting import Tally, count_reads, settled_sessions
-from streaming_source.auditing.operators import first_operator, rule_of
-from streaming_source.auditing.output_mode import output_mode
+from streaming_source.auditing.operators import check_gap, first_operator, output_mode, rule_of, windows_of_state
 from streaming_source.auditing.report import Audit
 from streaming_source.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.auditing.rule import NothingDropped, Rule, SessionWindows, Undecided
 from streaming_source.auditing.sources import AuditedSource, SplitRead, source_of
-from streaming_source.auditing.sources.event_time import EventTime
-from streaming_source.auditing.state_windows import check_gap, windows_of_state
+from streaming_source.auditing.sources.base import EventTime
 from streaming_source.auditing.watermark_check import Check, check_watermarks, latest_times
 from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.operators import Operator, operators_of

@@ -5,7 +5,6 @@
                           the commit log beside it (v1 to v3)
     micro_batches         the micro-batches that were committed: by which watermark each dropped rows
     source_offsets        what an offset of Spark's own sources says: files, Kafka, Delta, Iceberg
-    file_log              the files that Spark's file source has read
     operators             the stateful operators, by what Spark keeps beside their state
     state_keys            the keys in the files of Spark's default state store
     writer                the query as the writer of a table: what it claims of its rows; all writers of a table

@@ -316,21 +316,15 @@ def take_over_checkpoint(
     Besides the checkpoint only a table's metadata are read; the old checkpoint is not changed. The last line of
     standard output is JSON.
     """
+    given = {"subscribe": subscribe, "subscribePattern": subscribe_pattern, "assign": assign}
+    topics = {name: text for name, text in given.items() if text is not None}
     if table is not None:
-        topics = (subscribe, subscribe_pattern, assign)
         _take_over_table(checkpoint, new_checkpoint, table, source, option, topics)
         return
-    # Imported here: the other commands need no Kafka.
+    # Imported here: no other command copies a checkpoint.
     from streaming_source.cli.take_over import take_over
 
-    taken = take_over(
-        checkpoint,
-        new_checkpoint,
-        subscribe=subscribe,
-        subscribe_pattern=subscribe_pattern,
-        assign=assign,
-        source=source,
-    )
+    taken = take_over(checkpoint, new_checkpoint, topics, source)
     goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
     typer.echo(f"{taken.partitions} partitions; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
@@ -342,14 +336,13 @@ def _take_over_table(
     table: str,
     source: int,
     option: Sequence[str],
-    topics: tuple[str | None, ...],
+    topics: Mapping[str, str],
 ) -> None:
-    if any(text is not None for text in topics):
+    if topics:
         raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
     given = key_values(option)
     # Imported here: no other command copies a checkpoint.
-    from streaming_source.cli.copied_checkpoint import CopiedCheckpoint
-    from streaming_source.cli.take_over_table import take_over_table
+    from streaming_source.cli.take_over import CopiedCheckpoint, take_over_table
 
     last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
     is_iceberg = bool(given) or (last is not None and "snapshot_id" in last)

@@ -1,4 +1,4 @@
-"""The decisions of the user: the options of the frame, each declared here alone, and the rules that follow from them."""
+"""Decisions of the user: the options of the frame, each declared here alone, and the rules that follow from them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _time_text(name: str, value: str) -> str:
 
 
 class RepairRead(NamedTuple):
-    """The reads of a batch that repairs windows reads: ranges of event times, of what a stream had read at an offset."""
+    """The reads of a batch that repairs windows: ranges of event times, of what a stream had read at an offset."""
 
     ranges: tuple[tuple[int, int], ...]
     offset: dict[str, Any]

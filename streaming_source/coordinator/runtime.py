@@ -1,8 +1,8 @@
-"""The runtime of a coordinator from one restore to the next: an enumerator, and all that is made for it."""
+"""All that a coordinator makes anew with each restore: an enumerator, an engine, and where event times come from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from alignment.engine import Engine
 from alignment.index import EventTimeIndex
+from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
-from streaming_source.api import Boundedness, Source, SupportsEventTimeIndex
+from streaming_source.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SupportsEventTimeIndex
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
@@ -25,7 +26,38 @@ if TYPE_CHECKING:
     from alignment.recording import Recorder
     from alignment.split_generators import SplitGenerators
 
+_log = log_of(__name__)
+
 CheckpointT = TypeVar("CheckpointT")
+
+
+@dataclass(eq=False, frozen=True)
+class EndedEnumerator(SplitEnumerator[SplitT, CheckpointT]):
+    """Has no split, and keeps the checkpoint of the source's own enumerator.
+
+    So a restart after the end of a source neither lists nor opens it: what was read may have been deleted.
+    """
+
+    context: SplitEnumeratorContext[SplitT]
+    checkpoint: CheckpointT
+    name: str
+
+    def start(self) -> None:
+        """Log that nothing is discovered any more."""
+        _log.warning(
+            "%s: this bounded source was read to its end by an earlier run. What has come since is not part of this "
+            "query, and is not read; to read it use a new checkpointLocation, with or without bounded",
+            self.name,
+        )
+
+    def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:
+        self.context.signal_no_more_splits(subtask_id)
+
+    def add_splits_back(self, splits: Sequence[SplitT], subtask_id: int) -> None:
+        """It has given none."""
+
+    def snapshot_state(self, checkpoint_id: int) -> CheckpointT:
+        return self.checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +99,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             host.enumerator = enumerator = source.restore_enumerator(host, checkpoint)
             if has_ended and source.boundedness is Boundedness.BOUNDED and not enumerator.cleans_up:
                 # Imported here: a source ends once.
-                from streaming_source.coordinator.ended import EndedEnumerator
+                from streaming_source.coordinator.runtime import EndedEnumerator
 
                 enumerator.close()
                 host.enumerator = EndedEnumerator(host, checkpoint, source.name)

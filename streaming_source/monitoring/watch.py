@@ -14,8 +14,8 @@ from typing import Any, Final
 from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.explained import ExplainedQuery, explain_batches
 from streaming_source.monitoring.history import History
+from streaming_source.monitoring.html_page import page_data
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
-from streaming_source.monitoring.page_data import page_data
 
 _SHARE: Final = 10
 """A look that takes long is followed by so many times as long without one."""

@@ -138,7 +138,7 @@ class AlignedDataSource:
         """Create it from a source class and options; executors reach the driver at `driver_host`."""
         if any(name.lower() == SECRET_OPTIONS.lower() for name in options):
             # Imported here: few sources have secrets.
-            from streaming_source.spark.secret_options import with_secrets_shown
+            from streaming_source.spark.option_text import with_secrets_shown
 
             options = with_secrets_shown(options)
         values = (STRATEGY_OPTIONS | FRAME_OPTIONS | kind.options()).parse(options)

@@ -20,8 +20,8 @@ from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, TimeType
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, source_class
 from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, columns_of_plan, prepare_available_now
+from streaming_source.spark.option_text import with_secrets_hidden
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off
-from streaming_source.spark.secret_options import with_secrets_hidden
 from streaming_source.spark.watermark_rows import DELAY, FAR_SQL
 
 if TYPE_CHECKING:

@@ -17,7 +17,14 @@ from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
 from streaming_source.spark.exact_watermark import Loaded, exact_frame, loaded_from
 from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, load_stream, prepare_available_now
-from streaming_source.spark.option_text import FrameKeywords, columns_text, keyword_options, option_text, path_text
+from streaming_source.spark.option_text import (
+    FrameKeywords,
+    columns_text,
+    keyword_options,
+    option_text,
+    path_text,
+    with_secrets_hidden,
+)
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
 from streaming_source.spark.registration import (
     check_clock,
@@ -29,7 +36,6 @@ from streaming_source.spark.registration import (
     register_format,
     session_zone,
 )
-from streaming_source.spark.secret_options import with_secrets_hidden
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

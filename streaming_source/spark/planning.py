@@ -367,7 +367,7 @@ def _group_file() -> GroupLocation:
             "store that all of them may write to, or leave alignmentGroup out: maxDrift holds together the splits of "
             "one source"
         )
-    from streaming_source.coordinator.group_file import GroupFile
+    from streaming_source.coordinator.group_location import GroupFile
 
     return GroupFile(Path(folders.split(",")[0]) / "watermark-alignment.sqlite")
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructField, StructType
 
 from alignment.durations import format_duration
+from alignment.event_time_range import Ranges
 from alignment.shown import log_of
-from alignment.touched_ranges import Ranges
 from streaming_source.exceptions import OffsetError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.exact_watermark import Loaded, loaded_from

@@ -14,8 +14,8 @@ import numpy as np
 
 from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration, parse_duration_us
+from alignment.event_time_range import Ranges, covering, covering_sessions
 from alignment.exceptions import InvalidArgumentError
-from alignment.touched_ranges import Ranges, covering, covering_sessions
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.exceptions import OptionError
 

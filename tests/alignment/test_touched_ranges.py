@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignment.touched_ranges import Ranges, covering, covering_sessions
+from alignment.event_time_range import Ranges, covering, covering_sessions
 from alignment.watermarks import Int64Array
 
 windows = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)).map(lambda w: (w[0], sum(w))), max_size=12)

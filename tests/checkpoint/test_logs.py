@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming_source.checkpoint.file_log import LoggedFile, file_log
 from streaming_source.checkpoint.files import CheckpointFiles
 from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
-from streaming_source.checkpoint.source_offsets import kind_of, parse_kafka_offset, parsed
+from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, kind_of, parse_kafka_offset, parsed
 from streaming_source.exceptions import CheckpointError, DataLossError
 
 METADATA = '{"batchWatermarkMs":7,"batchTimestampMs":9,"conf":{"spark.sql.shuffle.partitions":"2"}}'

@@ -19,7 +19,7 @@ from alignment.events import IdleWatermarkMoved
 from alignment.group_events import Progress, Seen
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.group_location import GroupFile
 from tests.coordinator.groups import renew, report
 
 INTERVAL_US = 1_000_000
@@ -127,7 +127,7 @@ import sys, time
 from pathlib import Path
 from alignment.group_events import Progress
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.group_location import GroupFile
 exchange = GroupExchange(GroupFile(Path(sys.argv[1])), "g", 10, 1_000_000, lambda: 50_000_000)
 exchange.end_plan(Progress(200, 201))
 print("in", flush=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming_source.connectors.iceberg.entries import entries_of
+from streaming_source.connectors.iceberg.manifests import entries_of
 from tests.iceberg.commits import compact, delete_rows, files_of_table
 from tests.iceberg.tables import SECOND, append, create, harness, later, rows, times
 

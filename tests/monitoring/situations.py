@@ -12,7 +12,7 @@ from alignment import WatermarkStrategy
 from alignment.events import RangeReport
 from streaming_source.coordinator import SourceCoordinator
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.monitoring.explained import ExplainedQuery, explain, explain_checkpoint
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from alignment.exceptions import AlignmentError
-from streaming_source.checkpoint.file_log import file_log
 from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.source_offsets import file_log
 from streaming_source.connectors import FileSource
 from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit
 from streaming_source.connectors.files.checkpoint import Remembered

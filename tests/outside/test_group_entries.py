@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_file import GroupFile
-from streaming_source.coordinator.group_location import GroupLocation
+from streaming_source.coordinator.group_location import GroupFile, GroupLocation
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import SourceError
 from streaming_source.spark.group_directory import GroupDirectory

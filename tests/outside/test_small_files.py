@@ -17,7 +17,7 @@ from alignment.recording import Recorder
 from alignment.simulation import RecordedWorkload
 from streaming_source.connectors import FileSource
 from streaming_source.connectors.files import JsonFormat
-from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import CheckpointError, MalformedDataError, SourceError

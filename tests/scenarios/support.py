@@ -12,7 +12,7 @@ from alignment.plan import PlanningRules
 from streaming_source.api import Boundedness
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState
 from streaming_source.coordinator.group_exchange import GroupExchange
-from streaming_source.coordinator.group_file import GroupFile
+from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
 from streaming_source.testing.source import Element

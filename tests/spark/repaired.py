@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from alignment.touched_ranges import Ranges, covering, covering_sessions
+from alignment.event_time_range import Ranges, covering, covering_sessions
 from streaming_source.spark.before_4_2 import ReadAllAvailable, ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.late_reader import NOTE_COLUMN

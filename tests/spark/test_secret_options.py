@@ -10,8 +10,8 @@ import pytest
 from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import AlignmentError
 from streaming_source.spark.datasource import source_class
+from streaming_source.spark.option_text import with_secrets_hidden, with_secrets_shown
 from streaming_source.spark.options import SECRET_OPTIONS
-from streaming_source.spark.secret_options import with_secrets_hidden, with_secrets_shown
 
 SECRET = "tell/no+body@all"
 

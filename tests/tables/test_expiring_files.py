@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streaming_source.connectors.tables.expiring_files import ExpiringFiles
+from streaming_source.connectors.tables.waiting import ExpiringFiles
 
 DAY = 86_400_000
 

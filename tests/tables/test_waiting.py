@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.tables.checkpoint import TableCheckpoint, TableCheckpointSerializer
 from streaming_source.connectors.tables.files import TableFile, files_of
+from streaming_source.connectors.tables.split import TableCheckpoint, TableCheckpointSerializer
 from streaming_source.connectors.tables.waiting import Progress, WaitingTableFiles, key_of
 from streaming_source.exceptions import OffsetError
 

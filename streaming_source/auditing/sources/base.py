@@ -1,15 +1,128 @@
-"""The interface of an audited source: the event times that each micro-batch read of each split."""
+"""The interface of an audited source: the event times that each micro-batch read, of the user's column or one found."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from alignment.timestamps import NO_TIMESTAMP
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from alignment.column_paths import column_at
+from alignment.time_texts import UTC
+from alignment.timestamps import (
+    NO_TIMESTAMP,
+    CallableTimestampAssigner,
+    EventTimes,
+    FieldTimestampAssigner,
+    TimestampAssigner,
+)
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.checkpoint.micro_batches import CommittedBatch
+from streaming_source.exceptions import OptionError
+
+_TRIED: Final = 3
+"""Micro-batches whose watermark a column must explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """The place of event times in a record.
+
+    Parameters
+    ----------
+    column
+        Name, or dotted path into structs; None if it is still to be found.
+    unit
+        Unit of a column of numbers: `s`, `ms`, `us` or `ns`.
+    zone
+        Zone of times without one.
+    pattern
+        A regular expression with one group: the part of a column of text that is the time.
+    delay_us
+        Delay of `withWatermark`, if the checkpoint has it.
+    """
+
+    column: str | None = None
+    unit: str | None = None
+    zone: str | None = None
+    pattern: str | None = None
+    delay_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.pattern is None:
+            return
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise OptionError(f"timePattern = {self.pattern!r} is no regular expression: {error}; correct it") from None
+        if groups != 1:
+            raise OptionError(f"timePattern = {self.pattern!r} has {groups} groups: put the time into one, as (...)")
+
+    def assigner(self) -> TimestampAssigner:
+        """Return the assigner that extracts the event times of records."""
+        plain = FieldTimestampAssigner(self.column or "", self.unit, self.zone)
+        if self.pattern is None:
+            return plain
+        pattern = _named(self.pattern)
+
+        def extract(batch: pa.RecordBatch, _: Int64Array | None) -> EventTimes:
+            found = pc.extract_regex(column_at(batch, plain.column), pattern)
+            text = pc.struct_field(found, [0])
+            if plain.unit is not None:
+                text = pc.cast(text, pa.int64())
+            return plain.extract(pa.record_batch({plain.column: text}), None)
+
+        return CallableTimestampAssigner(extract, (plain.column,))
+
+    @property
+    def zone_name(self) -> str:
+        """The zone of times without one."""
+        return self.zone or UTC
+
+
+def time_column(
+    schema: pa.Schema,
+    batches: Sequence[CommittedBatch],
+    time: EventTime,
+    latest_of: Callable[[str, CommittedBatch], int],
+) -> str:
+    """Return the only timestamp column; of several, the one whose latest times explain the checkpoint's watermarks.
+
+    `latest_of` returns the latest time of a column in a micro-batch, in microseconds.
+
+    Raises
+    ------
+    OptionError
+        If there is no such column, or more than one explains the watermarks.
+    """
+    names: list[str] = [field.name for field in schema if pa.types.is_timestamp(field.type)]
+    if len(names) == 1:
+        return names[0]
+    if not names:
+        raise OptionError(
+            f"no column is of timestamps (there are {', '.join(schema.names)}); name the event time with --time, as in "
+            "--time ts, and where it is a number its unit with -o timestampUnit=ms"
+        )
+    moved = [batch for batch in batches if batch.next_us is not None and batch.next_us > batch.watermark_us][:_TRIED]
+    if moved and time.delay_us is not None and len(moved[0].ends) == 1:
+        for batch in moved:
+            names = [name for name in names if latest_of(name, batch) // 1_000 * 1_000 - time.delay_us == batch.next_us]
+        if len(names) == 1:
+            return names[0]
+        names = names or [field.name for field in schema if pa.types.is_timestamp(field.type)]
+    raise OptionError(
+        f"several columns are of timestamps ({', '.join(names)}), and the checkpoint has not recorded which one "
+        "withWatermark has; name it with --time"
+    )
+
+
+def _named(pattern: str) -> str:
+    """Return the pattern with its group named, as Arrow requires."""
+    return re.sub(r"(?<!\\)\((?!\?)", "(?P<time>", pattern, count=1)
 
 
 class TimeBlock(NamedTuple):

@@ -18,11 +18,17 @@ import pyarrow as pa
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import Int64Array
-from streaming_source.auditing.sources.base import AuditedSource, LostRows, SplitRead, TimeBlock, loaded
-from streaming_source.auditing.sources.event_time import EventTime, time_column
-from streaming_source.checkpoint.file_log import LoggedFile, file_log
+from streaming_source.auditing.sources.base import (
+    AuditedSource,
+    EventTime,
+    LostRows,
+    SplitRead,
+    TimeBlock,
+    loaded,
+    time_column,
+)
 from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
-from streaming_source.checkpoint.source_offsets import parse_file_offset, parsed
+from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of

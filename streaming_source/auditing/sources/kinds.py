@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streaming_source.api.options import boolean
-from streaming_source.auditing.sources.base import AuditedSource
-from streaming_source.auditing.sources.event_time import EventTime
+from streaming_source.auditing.sources.base import AuditedSource, EventTime
 from streaming_source.checkpoint.files import RESTORE
 from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, table_offset

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyiceberg.catalog import Catalog
 
 from alignment.shown import without_secrets
 from streaming_source.data_files.faults import store_fault
@@ -23,6 +26,67 @@ from streaming_source.exceptions import (
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+
+_SQL: Final = "pyiceberg.catalog.sql.SqlCatalog"
+
+
+def metadata_location(catalog: Catalog, name: str) -> str | None:
+    """Return where the metadata of a table are, in one request; None where the catalog has no request for that alone.
+
+    A commit writes metadata at a new location, so those at a known one are known. None as well for a table that is not
+    there: loading it gives the error. O(1), where loading a table is O(its snapshots).
+    """
+    locate = _BY_CLASS.get(f"{type(catalog).__module__}.{type(catalog).__qualname__}")
+    return None if locate is None else locate(catalog, name)
+
+
+def catalog_names_of(catalog: Catalog, name: str) -> list[str]:
+    """Return the catalog names for which the database of an SQL catalog has a table, sorted; none of other catalogs."""
+    if f"{type(catalog).__module__}.{type(catalog).__qualname__}" != _SQL:
+        return []
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+
+    columns, engine = IcebergTables.__table__.c, cast(Any, catalog).engine
+    found = select(columns.catalog_name).where(
+        columns.table_namespace == Catalog.namespace_to_string(Catalog.namespace_from(name)),
+        columns.table_name == Catalog.table_name_from(name),
+    )
+    with engine.connect() as connection:
+        return sorted(connection.execute(found).scalars())
+
+
+def _in_sql(catalog: Any, name: str) -> str | None:
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+
+    columns = IcebergTables.__table__.c
+    found = select(columns.metadata_location).where(
+        columns.catalog_name == catalog.name,
+        columns.table_namespace == Catalog.namespace_to_string(Catalog.namespace_from(name)),
+        columns.table_name == Catalog.table_name_from(name),
+    )
+    with catalog.engine.connect() as connection:
+        location: str | None = connection.execute(found).scalar()
+    return location
+
+
+def _in_glue(catalog: Any, name: str) -> str | None:
+    database, table = Catalog.identifier_to_database_and_table(name)
+    try:
+        found = catalog.glue.get_table(DatabaseName=database, Name=table)
+    except catalog.glue.exceptions.EntityNotFoundException:
+        return None
+    location: str | None = found["Table"].get("Parameters", {}).get("metadata_location")
+    return location
+
+
+_BY_CLASS: Final[Mapping[str, Callable[[Any, str], str | None]]] = {
+    _SQL: _in_sql,
+    "pyiceberg.catalog.glue.GlueCatalog": _in_glue,
+}
+"""Catalogs that keep a pointer to metadata. A REST catalog answers with the metadata themselves."""
+
 
 _PASSING: Final = {
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
@@ -77,7 +141,7 @@ def reload_table(catalog: CatalogProperties, name: str, known: Table) -> Table:
 
     O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
     """
-    from streaming_source.connectors.iceberg.metadata_location import metadata_location
+    from streaming_source.connectors.iceberg.catalog import metadata_location
 
     opened = _opened(catalog)
     try:
@@ -156,7 +220,7 @@ def _as_ours(error: Exception, catalog: CatalogProperties, name: str | None) -> 
 
 def _instead_of(catalog: CatalogProperties, name: str) -> str:
     """Return what to do about a table that a catalog lacks, by what the catalog has."""
-    from streaming_source.connectors.iceberg.metadata_location import catalog_names_of
+    from streaming_source.connectors.iceberg.catalog import catalog_names_of
 
     try:
         opened = _opened(catalog)

@@ -20,12 +20,10 @@ from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.connectors.iceberg.chain import chain_between
 from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
-from streaming_source.connectors.iceberg.entries import ADDED, DELETED, Entry, entries_of
-from streaming_source.connectors.iceberg.manifests import FilesOfManifests, given_of
+from streaming_source.connectors.iceberg.manifests import ADDED, DELETED, Entry, FilesOfManifests, entries_of, given_of
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
 from streaming_source.connectors.tables.files import LISTED, TableFile
-from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, Start
-from streaming_source.connectors.tables.new_columns import NewColumns
+from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, NewColumns, Start
 from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError

@@ -6,7 +6,6 @@ There are three providers: the enumerator's own index (`indexed`); the planner, 
 
 from __future__ import annotations
 
-from streaming_source.coordinator.event_times.indexed import IndexedTimes
-from streaming_source.coordinator.event_times.provider import EventTimeProvider, RecordNumber
+from streaming_source.coordinator.event_times.provider import EventTimeProvider, IndexedTimes, RecordNumber
 
 __all__ = ["EventTimeProvider", "IndexedTimes", "RecordNumber"]
