@@ -17,7 +17,7 @@ from alignment.exceptions import AlignmentError
 from streaming_source.cli.given_source import key_values
 
 if TYPE_CHECKING:
-    from streaming_source.auditing.advice import Fix
+    from streaming_source.auditing.report import Fix
 
 _SCANNED: Final = 20_000_000
 """Most rows for which all event times are read to compute the bound, unless the user sets an option."""
@@ -67,7 +67,7 @@ def audit_query(
     """
     # Imported here: the other commands need neither connectors nor pyarrow's readers.
     from streaming_source.auditing import audit
-    from streaming_source.auditing.advice import fixes
+    from streaming_source.auditing.report import fixes
 
     with _progress_bar() as progress:
         found = audit(

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import streaming_source
-from streaming_source.auditing.advice import fixes
 from streaming_source.auditing.html_page import html_page
+from streaming_source.auditing.report import fixes
 from streaming_source.cli.main import app
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streaming_source.connectors.kafka.retention import NextOffset, RetentionWatch
+from streaming_source.connectors.kafka.log_ends import NextOffset, RetentionWatch
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import DataLossError
 from tests.kafka.support import reading
@@ -89,8 +89,8 @@ def test_a_partition_that_waits_for_the_history_and_is_cut_off_fails_before_it_i
     topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are in no micro-batch yet; the planner looks up the start of its log."""
-    monkeypatch.setattr("streaming_source.connectors.kafka.retention._PERIOD_S", 0.0)
-    monkeypatch.setattr("streaming_source.connectors.kafka.retention._LOOKS", 2)
+    monkeypatch.setattr("streaming_source.connectors.kafka.log_ends._PERIOD_S", 0.0)
+    monkeypatch.setattr("streaming_source.connectors.kafka.log_ends._LOOKS", 2)
     topic.create(partitions=1).write([Record(T0 // 1000 + i, b"v") for i in range(1000)])
     with reading(topic, maxRowsPerTrigger="100", watermarkRows="true") as begun:
         assert begun.next() is not None

@@ -29,9 +29,8 @@ from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
 from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
-from streaming_source.connectors.tables.files import Deletes, TableFile, listed
+from streaming_source.connectors.tables.files import Deletes, TableFile, TimeBounds, listed
 from streaming_source.connectors.tables.lister import ColumnBounds, NewColumns, Start
-from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import path_below

@@ -27,9 +27,8 @@ from streaming_source.connectors.delta.commits import (
     read_commit,
 )
 from streaming_source.connectors.delta.lister import DeltaLister
-from streaming_source.connectors.delta.log_copy import open_copy
 from streaming_source.connectors.delta.protocol import check_features, check_protocol
-from streaming_source.connectors.delta.storage import storage_options
+from streaming_source.connectors.delta.storage import open_copy, storage_options
 from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, NewestMicroBatches
 from streaming_source.connectors.tables.lister import Start
 from streaming_source.connectors.tables.source import TableSource, table_options

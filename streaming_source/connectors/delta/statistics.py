@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from streaming_source.connectors.delta.columns import DeltaColumns
-from streaming_source.connectors.tables.time_bounds import (
+from streaming_source.connectors.tables.files import (
     NO_TIMES,
     TimeBounds,
     end_of_milliseconds,

@@ -22,9 +22,8 @@ from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.manifests import ADDED, DELETED, Entry, FilesOfManifests, entries_of, given_of
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
-from streaming_source.connectors.tables.files import LISTED, TableFile
+from streaming_source.connectors.tables.files import LISTED, TableFile, TimeBounds
 from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, NewColumns, Start
-from streaming_source.connectors.tables.time_bounds import TimeBounds
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 from streaming_source.from_data import Location

@@ -28,8 +28,14 @@ from pyiceberg.types import StructType
 from alignment.watermarks import BoolArray
 from streaming_source.connectors.iceberg.columns import IcebergColumns
 from streaming_source.connectors.iceberg.deletes import DeleteFiles, partition_key
-from streaming_source.connectors.tables.files import Deletes, Partition, listed
-from streaming_source.connectors.tables.time_bounds import NO_TIMES, TimeBounds, end_of_milliseconds
+from streaming_source.connectors.tables.files import (
+    NO_TIMES,
+    Deletes,
+    Partition,
+    TimeBounds,
+    end_of_milliseconds,
+    listed,
+)
 from streaming_source.exceptions import UnsupportedOperationError
 
 ADDED: Final = 1

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import integers_to_microseconds
-from streaming_source.connectors.kafka.schema_values import Change
+from streaming_source.connectors.kafka.registry import Change
 from streaming_source.exceptions import OptionError
 
 Schema: TypeAlias = Any

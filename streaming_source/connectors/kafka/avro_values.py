@@ -14,8 +14,13 @@ import pyarrow as pa
 
 from streaming_source.connectors.kafka.avro_bounds import Check, bounds_of, is_bounded
 from streaming_source.connectors.kafka.avro_types import AvroType, Schema, logical_type, types_in
-from streaming_source.connectors.kafka.registry import SchemaText, UnknownSchemaError, missing_package
-from streaming_source.connectors.kafka.schema_values import Decode, DecodedValues
+from streaming_source.connectors.kafka.registry import (
+    Decode,
+    DecodedValues,
+    SchemaText,
+    UnknownSchemaError,
+    missing_package,
+)
 from streaming_source.exceptions import OptionError
 
 _UNKNOWN_S: Final = 10.0

@@ -25,11 +25,10 @@ from streaming_source.api.options import (
     option_field,
     text,
 )
-from streaming_source.connectors.kafka.client_config import ClientConfig
+from streaming_source.connectors.kafka.client_config import ClientConfig, TokenProvider
 from streaming_source.connectors.kafka.faults import BrokerRetries
 from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
-from streaming_source.connectors.kafka.tokens import TokenProvider
 from streaming_source.exceptions import OptionError
 
 if TYPE_CHECKING:

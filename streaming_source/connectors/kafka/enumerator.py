@@ -24,9 +24,8 @@ from streaming_source.api import (
 from streaming_source.connectors.kafka.admin import KafkaAdmin, replaced_topics
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.faults import BrokerRetries, Outage, report_loss
-from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
+from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds, RetentionWatch
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
-from streaming_source.connectors.kafka.retention import RetentionWatch
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, Partition

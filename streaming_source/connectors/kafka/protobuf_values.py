@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streaming_source.connectors.kafka.registry import missing_package
-from streaming_source.connectors.kafka.schema_values import Change, Decode, DecodedValues
+from streaming_source.connectors.kafka.registry import Change, Decode, DecodedValues, missing_package
 from streaming_source.exceptions import OptionError
 
 _TIMESTAMP: Final = "google.protobuf.Timestamp"

@@ -17,6 +17,7 @@ from streaming_source.api import (
 )
 from streaming_source.api.credentials import Credentials, MakeCredentials
 from streaming_source.connectors.kafka.admin import TopicCheck
+from streaming_source.connectors.kafka.client_config import MakeToken, TokenProvider
 from streaming_source.connectors.kafka.config import KAFKA_OPTIONS, KafkaConfig, kafka_arguments
 from streaming_source.connectors.kafka.records import MessageColumns, record_schema
 from streaming_source.connectors.kafka.split import (
@@ -27,7 +28,6 @@ from streaming_source.connectors.kafka.split import (
 )
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.subscription import Boundary
-from streaming_source.connectors.kafka.tokens import MakeToken, TokenProvider
 from streaming_source.exceptions import OffsetError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin, replaced_topics
 from streaming_source.connectors.kafka.faults import report_loss
-from streaming_source.connectors.kafka.retention import NextOffset
+from streaming_source.connectors.kafka.log_ends import NextOffset
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import EARLIEST, MAX_TIMESTAMP, Partition

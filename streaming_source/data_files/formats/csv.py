@@ -19,8 +19,7 @@ from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
-from streaming_source.data_files.formats.csv_unlike import unlike_lines, unlike_records
-from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records
+from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records, unlike_lines, unlike_records
 from streaming_source.data_files.formats.lines import LineFile
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import is_time
