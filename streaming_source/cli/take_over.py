@@ -148,7 +148,7 @@ def state_at(sequence: int, splits: Iterable[SourceSplit], watermark_ms: int, ch
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """Where a query continues: the number of its first micro-batch, and how many partitions have an offset.
+    """The place where a query continues: the number of its first micro-batch, and how many partitions have an offset.
 
     `is_read_again` if Spark's source had planned that micro-batch and not committed it; it then has the same records.
     """

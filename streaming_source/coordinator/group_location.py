@@ -1,4 +1,4 @@
-"""Where the sources of alignment groups leave reports for each other; by default a SQLite file on the driver's host."""
+"""The place where sources of alignment groups leave reports for each other: by default a SQLite file on the driver."""
 
 from __future__ import annotations
 

@@ -261,14 +261,14 @@ def report_of_offset(
                 next_us, place = facts.get("next", {}).get(str(at), (None, None))
                 splits.append(
                     SplitExplanation(
-                        split_id,
-                        SplitStatus[status.upper()],
-                        watermark,
-                        facts.get("holds", {}).get(str(at), watermark),
-                        position,
-                        behind[at],
-                        waits_for[at],
-                        more[1] if len(more) > 1 and not behind[at] else None,
+                        split_id=split_id,
+                        status=SplitStatus[status.upper()],
+                        watermark=watermark,
+                        holds_us=facts.get("holds", {}).get(str(at), watermark),
+                        position=position,
+                        behind=behind[at],
+                        waits_for=waits_for[at],
+                        silent_since_us=more[1] if len(more) > 1 and not behind[at] else None,
                         late=more[0] if more else 0,
                         next_us=next_us,
                         place=place,
