@@ -13,21 +13,19 @@ import pyarrow as pa
 
 from alignment import events
 from alignment.combine import SplitStatus
-from alignment.durations import format_duration
-from alignment.explain import Explanation, LastBatch, WaitsFor, silent_in_run
-from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable, total
-from alignment.sentence import duration_text, moment, named
+from alignment.explain import Explanation, LastBatch, WaitsFor
+from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.shown import log_of
-from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.calls import AsyncCalls
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
+from streaming_source.coordinator.planner_warnings import PlannerWarnings
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
-from streaming_source.coordinator.source_explanation import OutlyingTimes, with_source
+from streaming_source.coordinator.source_explanation import with_source
 from streaming_source.coordinator.state import RunState, SourceState, cut_range, rows_per_range
 from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 
 _log = log_of(__name__)
 
-_CLOCKS_DIFFER_US: Final = 60_000_000
-"""Microseconds that a wall clock may be behind the one that a checkpoint was written by, without a warning."""
 _FIRST_RECORDS_S: Final = 2.0
 _DISCOVERY_S: Final = 1.0
 """Seconds that a trigger that finds nothing to read waits for a discovery."""
@@ -48,8 +44,6 @@ _LOOKAHEAD_S: Final = 2.0
 """Seconds that the last plan of a run waits for more records, if other sources of the query plan by what it reports."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
-_NAMED: Final = 10
-"""Splits that a message names at most."""
 _ALL_ROWS: Final = 2**62
 
 CheckpointT = TypeVar("CheckpointT")
@@ -97,14 +91,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._read_us: int | None = None
         # What a batch reads at most: all that a stream had read in this state.
         self._read_at: SourceState[SplitT, CheckpointT] | None = None
-        self._announce_again = self._announces_end = self._started = self._warned = self._checked_unit = False
+        self._announce_again = self._announces_end = self._started = False
         # Of a run where runs are counted: whether it is one micro-batch, goes on after a crash, and has ended.
         self._is_one_batch = self._continues_run = self._run_has_ended = False
-        self._warned_of_waiting = False
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
-        self._warned_behind_us = 0
-        self._outlying = OutlyingTimes()
+        self._warnings = PlannerWarnings(rules)
         # The state after which a discovery found nothing.
         self._discovered_at: SourceState[SplitT, CheckpointT] | None = None
         self.state: SourceState[SplitT, CheckpointT] = SourceState.initial()
@@ -155,7 +147,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         host: EnumeratorHost[SplitT, CheckpointT] = EnumeratorHost(
             self._readers, self._schema, self._rules, calls, self._clock_us, needs_event_times=needs_event_times
         )
-        self._warn_of_clock(state)
+        self._warnings.of_clock(state, self._clock_us())
         self._continues_run |= continues_run
         has_ended = state.has_ended and not is_read_again
         self._runtime = SourceRuntime.of(
@@ -287,7 +279,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _ends_trigger(self, max_rows: int | None) -> bool:
         """Return whether a run (AvailableNow) that has nothing to plan has done so in this trigger, or for good."""
         if self._group is None or not self._group.holds(self.runtime.engine.nearest_us()):
-            self._warn_of_unread()
+            self._warnings.of_unread(self.runtime.engine)
             self._end_run(max_rows)
             return True
         if self._group.wait_for_others():
@@ -302,7 +294,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         # One split alone lets nobody wait.
         may_wait = len(table) > 1 and (table.statuses == SplitStatus.ACTIVE).any()
         if (may_wait or (self._rules.in_one_query and state.sequence)) and self._run_of(table) != state.run:
-            self._warn_of_silent()
+            self._warnings.of_silent(self.runtime.engine, self._now_us())
             self._plan(max_rows, goes_on=True)
 
     def _run_of(self, table: SplitTable) -> RunState | None:
@@ -331,7 +323,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._group is not None and explanation.waits_for_group:
             waits_for = self._group.slowest_at(explanation.at_us)
         return replace(
-            with_source(explanation, self.runtime, self.state, self._outlying, self._rules),
+            with_source(explanation, self.runtime, self.state, self._warnings.outlying, self._rules),
             group=waits_for,
             batch=self._batch,
             reads=self._reads,
@@ -469,8 +461,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if is_news:
             if plan.rows:
                 self._read_us = now_us
-            if max_rows is not None and plan.rows < max_rows and plan.limited_by is LimitedBy.HORIZON:
-                self._warn_of_waiting(plan, max_rows)
+            if max_rows is not None:
+                self._warnings.of_waiting(plan, max_rows)
             self._commit(plan, limit_us, now_us)
         if group is not None:
             self._end_plan(group, plan, max_rows)
@@ -565,117 +557,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             host.expected.clear()
             host.run_until(is_found, _DISCOVERY_S)
 
-    def _warn_of_clock(self, state: SourceState[SplitT, CheckpointT]) -> None:
-        """Warn of a wall clock that is behind the one that the checkpoint was written by."""
-        now_us, written_us = self._clock_us(), self._rules.clock_at(state)
-        if written_us - now_us <= _CLOCKS_DIFFER_US:
-            return
-        limit_us, skew_us = self._rules.time_limit_at(now_us), self._rules.options.max_future_skew_us
-        _log.warning(
-            "the wall clock, %s, is %s behind the checkpoint, whose last micro-batch was planned at %s or later: it is "
-            "slow, or was fast then. Until it has caught up,%s splits are idle later than by idleTimeout. If it was "
-            "fast, records of the future may have moved the watermark, which never goes back. Set the clock of the "
-            "driver's machine, and start the query again",
-            moment(now_us),
-            duration_text(written_us - now_us),
-            moment(written_us),
-            ""
-            if skew_us is None or limit_us is None
-            else f" maxFutureSkew, {format_duration(skew_us)}, makes records later than {moment(limit_us - 1)} "
-            "invalid, and",
-        )
-
-    def _warn_of_waiting(self, plan: MicroBatchPlan, max_rows: int) -> None:
-        """Warn once that splits wait that the row limit would admit, and the offset has no space for."""
-        if self._warned_of_waiting or self._rules.times:
-            return
-        self._warned_of_waiting = True
-        _log.warning(
-            "maxRowsPerTrigger = %d is not reached: a micro-batch of %d rows has %d splits, as many as its offset has "
-            "space for or maxFilesPerTrigger and maxBytesPerTrigger allow, and others wait. Larger files, or splitBy = "
-            "directory, make full use of it",
-            max_rows,
-            plan.rows,
-            len(plan.after),
-        )
-
-    def _warn_of_unread(self) -> None:
-        """Warn once, at the end of a run (AvailableNow), of the records that it leaves unread, and why."""
-        table, unread = self.runtime.engine.table, self.runtime.engine.unread()
-        if self._warned or not unread.any():
-            return
-        self._warned = True
-        waits_for = (table.statuses == SplitStatus.ACTIVE) & (unread == 0)
-        slowest = [table.split_ids[i] for i in np.argsort(table.watermarks, kind="stable") if waits_for[i]][:1]
-        drift_us, idle_us = self._rules.planning.max_drift_us, self._rules.strategy.idle_timeout_us
-        _log.warning(
-            "this run ends with %d records unread, in %d splits: %s. They are later than the watermark of split %r by "
-            "more than %s (maxDrift, or else maxOutOfOrderness), and that split may still get earlier ones. A later "
-            "run reads them when it has got some%s. To read all in each run raise maxDrift, give neither of the two "
-            "options, or use the exact watermark",
-            total(unread),
-            np.count_nonzero(unread),
-            _most(table.split_ids, unread),
-            *(slowest or ["?"]),
-            format_duration(drift_us or 0),
-            "" if idle_us is None else f", or has had nothing to read for idleTimeout, {format_duration(idle_us)}",
-        )
-
-    def _warn_of_silent(self) -> None:
-        """Warn at the end of a run of the splits that brought nothing in it, while others have gone on."""
-        if text := silent_in_run(self.runtime.engine.explain(self._now_us())):
-            _log.warning("%s", text)
-
-    def _warn_of_came_back(self, split_ids: Sequence[str]) -> None:
-        """Warn of splits whose first late records came when they were idle."""
-        idle_us = self._rules.strategy.idle_timeout_us
-        passed = "idleTimeout" if idle_us is None else f"idleTimeout, {format_duration(idle_us)}"
-        if self._rules.counts_runs and self.is_draining:
-            passed = "two runs in a row"
-        _log.warning(
-            "%s had been idle: nothing came for %s, and the watermark went on without %s. To wait for what comes so "
-            "late, give a longer idleTimeout, or idleTimeout=none",
-            named(split_ids),
-            passed,
-            "them" if split_ids[1:] else "it",
-        )
-
-    def _warn_of_disorder(self, plan: MicroBatchPlan, bound_us: int) -> None:
-        """Without the exact watermark, warn of records that are there before Spark drops them as they are read.
-
-        Again only where they are twice as far behind.
-        """
-        engine, delay_us = self.runtime.engine, max(bound_us, self._rules.planning.max_drift_us or 0)
-        behind_us = self._outlying.unread_behind(plan, engine.index, engine.horizon_us, bound_us)
-        if behind_us <= max(delay_us, 2 * self._warned_behind_us):
-            return
-        self._warned_behind_us = behind_us
-        _log.warning(
-            "records that are there and not read yet are up to %s behind those that were read, and maxOutOfOrderness "
-            "is %s: files have records out of order. Spark drops them where withWatermark has a smaller delay. Use the "
-            "exact watermark, with read_stream(spark) or from_source, under which what is there is never late; or give "
-            "withWatermark a larger delay, above %s as far as the files were read",
-            format_duration(behind_us),
-            format_duration(bound_us),
-            format_duration(behind_us),
-        )
-
     def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None, now_us: int) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
         if plan.late.any():
-            late, message = plan.late, "%d late records, at or below the watermark already announced, in %d splits: %s"
-            _log.warning(message, late.sum(), np.count_nonzero(late), _most(ids, late))
-            runtime.event_times.count_late({ids[slot]: int(late[slot]) for slot in np.flatnonzero(late)})
-            if came_back := self._outlying.note_came_back(engine.table, late):
-                self._warn_of_came_back(came_back)
-        bound_us = self._rules.strategy.out_of_orderness_us
-        self._check_unit(plan)
-        self._outlying.note(engine.table, plan, engine.index, runtime.event_times, now_us, bound_us)
-        if not self._rules.options.watermark_rows and bound_us is not None and not self._rules.options.reports:
-            self._warn_of_disorder(plan, bound_us)
-        if self._rules.planning.lateness == "none":
-            self._outlying.note_earlier(plan, engine.index, runtime.event_times, bound_us or 0)
+            runtime.event_times.count_late({ids[slot]: int(plan.late[slot]) for slot in np.flatnonzero(plan.late)})
+        self._warnings.of_plan(plan, engine, runtime.event_times, now_us, drains=self.is_draining)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
         self._run_has_ended = self._is_one_batch or (self._run_has_ended and not plan.rows)
@@ -704,24 +591,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         )
         self._announce_again = False
         finished = engine.commit(plan)
-        self._outlying.forget(finished)
+        self._warnings.outlying.forget(finished)
         self._forget_splits(finished)
-
-    def _check_unit(self, plan: MicroBatchPlan) -> None:
-        """Warn once, at the first records, if their times are numbers that seem to be of another unit."""
-        assigner = self._rules.strategy.timestamp_assigner
-        has_unit = isinstance(assigner, FieldTimestampAssigner) and assigner.unit is not None
-        # Where readers report, the planner knows no event time.
-        if self._checked_unit or not plan.rows or self._rules.options.reports or not has_unit:
-            return
-        # Imported here: few queries have numbers for times.
-        from alignment.units import unit_warning
-
-        self._checked_unit = True
-        engine = self.runtime.engine
-        latest_us = engine.index.maximum_times(engine.table.positions, plan.after.positions)
-        if warning := unit_warning(assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
-            _log.warning("%s", warning)
 
     def _begin_batch(self, rows: int, now_us: int) -> None:
         before, share = self._batch, None
@@ -782,8 +653,3 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         assert self._drains_from_us is not None
         self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
         self.runtime.event_times.drain(self._drains_from_us)
-
-
-def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:
-    """Return the splits with the highest counts."""
-    return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}
