@@ -111,6 +111,7 @@ class _Field(NamedTuple):
     absent: Any
     always: bool
     flat: bool
+    needs: frozenset[str]
     write: Convert | None
     read: Convert
 
@@ -186,7 +187,7 @@ class Codec(Generic[T]):
         values = self._values(value)
         # Most fields have their defaults, which are found without a step of Python for each.
         for field, given in compress(zip(self._fields, values, strict=True), map(is_not, values, self._absent)):
-            _, name, absent, always, flat, write, _ = field
+            _, name, absent, always, flat, _, write, _ = field
             if always or given != absent:
                 if flat:
                     assert write is not None
@@ -209,7 +210,8 @@ class Codec(Generic[T]):
             raise NotAsDeclaredError("", "must be an object", found)
         if self._strict and (strange := found.keys() - self._names):
             raise NotAsDeclaredError(f".{sorted(map(str, strange))[0]}", "is no field of it")
-        flat = {one.name: found for one in self._fields if one.flat}
+        # One without all that its class always has, as where it is None, has its default.
+        flat = {one.name: found for one in self._fields if one.flat and one.needs <= found.keys()}
         return {**found, **flat} if flat else found
 
     def _of_row(self, found: Any) -> dict[str, Any]:
@@ -222,7 +224,7 @@ class Codec(Generic[T]):
         made: dict[str, Any] = {}
         name, is_flat = "", False
         try:
-            for attribute, name, absent, _, is_flat, _, read in self._fields:  # noqa: B007 (of where it failed)
+            for attribute, name, absent, _, is_flat, _, _, read in self._fields:  # noqa: B007 (of where it failed)
                 if name in given:
                     made[attribute] = read(given[name])
                 elif absent is not MISSING:
@@ -268,8 +270,16 @@ def _fields_of(kind: type[Any], row: Sequence[str], mode: _Mode) -> tuple[_Field
         absent = MISSING if wire.needed else absent
         always = absent is MISSING or mode.whole or wire.always
         name = wire.name or attribute
-        found.append(_Field(attribute, name, absent, always, flat=wire.flat, write=write, read=read))
+        needs = _needed_by(declared) if wire.flat else frozenset()
+        found.append(_Field(attribute, name, absent, always, flat=wire.flat, needs=needs, write=write, read=read))
     return tuple(found)
+
+
+def _needed_by(declared: Any) -> frozenset[str]:
+    """The fields that an object always has of the class of a flat field, which may be None."""
+    inner = get_args(declared)[0]
+    kind = next(iter(get_args(inner)), inner)
+    return frozenset(one.name for one in Codec(kind)._fields if one.always)
 
 
 @cache

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from alignment.codec import Form, Wire
 from alignment.column_paths import column_at
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
@@ -32,6 +33,10 @@ RecordLoader: TypeAlias = Callable[[str, int, int], Iterable[tuple[pa.RecordBatc
 """`(split_id, start, stop) -> blocks` of the records of `[start, stop)`: the columns wanted, and the event times."""
 
 
+def _shortest(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
     """The state by which a restart generates the watermarks of one split, in addition to its watermark.
@@ -45,8 +50,8 @@ class GeneratorState:
     """
 
     position: int | None = None
-    version: int = 1
-    text: str = "null"
+    version: Annotated[int, Wire(always=True)] = 1
+    text: Annotated[str, Wire(form=Form(json.loads, _shortest), always=True)] = "null"
     time_limits: tuple[tuple[int, int], ...] = ()
 
 

@@ -52,14 +52,6 @@ class Claim(NamedTuple):
     until_us: int
     version: int
 
-    @classmethod
-    def from_json(cls, written: Iterable[Iterable[Any]]) -> tuple[Claim, ...]:
-        """Return the claims of an offset, `[[writer, batch, until_us, version], ...]`.
-
-        A `TypeError` or `ValueError` if they are damaged.
-        """
-        return tuple(cls(str(writer), int(batch), int(us), int(version)) for writer, batch, us, version in written)
-
 
 class WatermarkOutput(Protocol):
     """The place where a generator puts its watermarks and its idleness."""

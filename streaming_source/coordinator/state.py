@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 
 import numpy as np
 
+from alignment.codec import Form, Wire, reader_of
 from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
@@ -26,6 +27,10 @@ MOST_PARTS: Final = 10_000
 """Parts of one range, each a task of Spark."""
 
 
+def _ids(found: Any) -> frozenset[str]:
+    return frozenset(reader_of(tuple[str, ...])(found))
+
+
 @dataclass(frozen=True, slots=True)
 class RunState:
     """The splits that a run that ends by itself (AvailableNow) has brought until now, where runs are counted.
@@ -34,9 +39,9 @@ class RunState:
     them either. The source had no split in it if it `is_empty`. Once it `has_ended` the next one begins.
     """
 
-    silent: frozenset[str]
-    is_empty: bool
-    has_ended: bool
+    silent: Annotated[frozenset[str], Wire(form=Form(sorted, _ids))] = frozenset()
+    is_empty: Annotated[bool, Wire("empty")] = False
+    has_ended: Annotated[bool, Wire("ended")] = False
 
 
 @dataclass(frozen=True, slots=True)

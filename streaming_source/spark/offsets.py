@@ -25,12 +25,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp, may_lack_zone
+from alignment.codec import Codec
 from alignment.column_paths import column_at, event_time_names
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation
@@ -56,6 +58,8 @@ _SHOWN: Final = 200
 """Characters of an offset that an error shows."""
 
 _STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
+
+_RUN: Final = Codec(RunState)
 
 Offset: TypeAlias = dict[str, Any]
 
@@ -95,6 +99,8 @@ class OffsetCodec:
             elif late[i]:
                 entry.append(late[i])
             splits.append(entry)
+        by_id = zip(state.table.split_ids, state.generators, strict=True) if any(state.generators) else ()
+        generators = {split_id: _generators().write(one) for split_id, one in by_id if one is not None}
         limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
         offset = {
             "v": OFFSET_VERSION if any(state.left_out) else _WITH_FINISHED,
@@ -104,10 +110,10 @@ class OffsetCodec:
             "watermark": _or_null(state.table.combined),
             **({} if state.table.furthest == MIN_WATERMARK else {"furthest": state.table.furthest}),
             **limit,
-            **({"generators": _generators_to_json(state)} if any(state.generators) else {}),
+            **({"generators": generators} if generators else {}),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
             **({} if state.empty_since_us == LONG_AGO_US else {"empty_since": state.empty_since_us}),
-            **({} if state.run is None else {"run": _run_to_json(state.run)}),
+            **({} if state.run is None else {"run": _RUN.write(state.run)}),
             **({"routed": state.routed} if state.routed else {}),
             **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
@@ -138,7 +144,7 @@ class OffsetCodec:
             silent_since_us = np.array([entry[4] if len(entry) > 4 else LONG_AGO_US for entry in entries], np.int64)
             remember, written = self._source.enumerator_checkpoint_serializer, offset["enumerator"]
             checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
-            generators = _generators_from_json(offset.get("generators", {}), table.split_ids)
+            generators = {split_id: _generators().read(one) for split_id, one in offset.get("generators", {}).items()}
             routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
             left_out = offset.get("finished", (0, 0))
             return SourceState(
@@ -150,11 +156,11 @@ class OffsetCodec:
                 checkpoint=checkpoint,
                 routed=routed,
                 outside=int(offset.get("out_of_range", 0)),
-                generators=generators,
+                generators=tuple(map(generators.get, table.split_ids)) if generators else (),
                 time_limit_us=limit_us,
                 left_out=(int(left_out[0]), int(left_out[1])),
                 empty_since_us=int(offset.get("empty_since", LONG_AGO_US)),
-                run=_run_from_json(offset.get("run")),
+                run=_RUN.read(offset["run"]) if "run" in offset else None,
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
@@ -260,44 +266,12 @@ def _check_fixed(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         )
 
 
-def _run_to_json(run: RunState) -> dict[str, Any]:
-    silent = {"silent": sorted(run.silent)} if run.silent else {}
-    return {**silent, **({"empty": True} if run.is_empty else {}), **({"ended": True} if run.has_ended else {})}
-
-
-def _run_from_json(written: Mapping[str, Any] | None) -> RunState | None:
-    if written is None:
-        return None
-    silent, is_empty, has_ended = written.get("silent", []), written.get("empty", False), written.get("ended", False)
-    if not all(isinstance(split_id, str) for split_id in silent):
-        raise TypeError(f"run.silent = {silent!r} must be ids of splits")
-    return RunState(frozenset(silent), is_empty is True, has_ended is True)
-
-
-def _generators_to_json(state: SourceState[Any, Any]) -> dict[str, Any]:
-    """Return the states of generators by split id."""
-    written: dict[str, list[Any]] = {}
-    for split_id, one in zip(state.table.split_ids, state.generators, strict=True):
-        if one is not None:
-            written[split_id] = [one.version, json.loads(one.text)]
-            written[split_id] += [] if one.position is None else [one.position]
-            written[split_id] += [one.time_limits] if one.time_limits else []
-    return written
-
-
-def _generators_from_json(written: dict[str, list[Any]], split_ids: Sequence[str]) -> tuple[GeneratorState | None, ...]:
-    if not written:
-        return ()
+@cache
+def _generators() -> Codec[GeneratorState]:
     # Imported here: most queries have no generators.
     from alignment.split_generators import GeneratorState
 
-    def state(
-        version: int, value: Any, position: int | None = None, time_limits: Sequence[Sequence[int]] = ()
-    ) -> GeneratorState:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-        return GeneratorState(position, version, text, tuple([(stop, limit_us) for stop, limit_us in time_limits]))
-
-    return tuple([state(*written[split_id]) if split_id in written else None for split_id in split_ids])
+    return Codec(GeneratorState, ("version", "text", "position", "time_limits"))
 
 
 def _or_null(watermark: int) -> int | None:

@@ -129,7 +129,7 @@ def test_no_run_is_kept_of_which_no_file_waits_while_an_earlier_one_does() -> No
     "written", [b"{}", b'{"table":"t","after":1,"steps":[[2]]}', b'{"table":1,"after":"x"}', b"[]"]
 )
 def test_a_damaged_checkpoint_is_refused(written: bytes) -> None:
-    with pytest.raises(OffsetError, match="is no state of a table"):
+    with pytest.raises(OffsetError, match=r"damaged offset: .* in the place of its enumerator"):
         SERIALIZER.deserialize(1, written)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Final
 from urllib.parse import unquote
 
+from alignment.codec import Codec, Form, Wire
 from alignment.watermarks import Claim
 from streaming_source.api import SimpleVersionedSerializer
-from streaming_source.api.serializer import check_version
+from streaming_source.api.serializer import CodecSerializer, check_version
 from streaming_source.connectors.tables.files import Deletes, TableFile
-from streaming_source.connectors.tables.waiting import Key, Progress, Step
+from streaming_source.connectors.tables.waiting import Progress
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
 
@@ -98,6 +99,9 @@ class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
         return TableSplit(file, position)
 
 
+_START: Final = Codec(Progress, ("after", "in_snapshot"), whole=True)
+
+
 @dataclass(frozen=True, slots=True)
 class TableCheckpoint:
     """The memory of a table beside its open files; all of it is None before the table was looked at.
@@ -111,69 +115,24 @@ class TableCheckpoint:
     which files are open (`writers`).
     """
 
-    table_id: str | None = None
-    progress: Progress | None = None
+    table_id: Annotated[str | None, Wire("table", needed=True)] = None
+    progress: Annotated[Progress | None, Wire(flat=True)] = None
     digest: str | None = None
     indexing: str = "auto"
     bounded: bool = False
-    first: Progress | None = None
-    from_ms: int | None = None
+    first: Annotated[Progress | None, Wire(form=Form(_START.write, _START.read))] = None
+    from_ms: Annotated[int | None, Wire("from")] = None
     claims: tuple[Claim, ...] = ()
-    late_by: Mapping[str, int] = field(default_factory=dict)
+    late_by: Annotated[Mapping[str, int], Wire("lateBy")] = field(default_factory=dict)
     writers: Mapping[int, str] = field(default_factory=dict)
 
 
-class TableCheckpointSerializer(SimpleVersionedSerializer[TableCheckpoint]):
+class TableCheckpointSerializer(CodecSerializer[TableCheckpoint]):
     """`{"table": id, "after": version, "snapshot": true, "steps": [[version, key], ...], ...}`.
 
     `"first": [version, is a snapshot]` is where the stream started. Entries that are the default are left out; a key is
     `[low_us, path, version]`.
     """
 
-    version = 1
-
-    def serialize(self, value: TableCheckpoint) -> bytes:
-        state: dict[str, Any] = {"table": value.table_id}
-        if value.progress is not None:
-            state["after"] = value.progress.after
-            state |= {"snapshot": True} if value.progress.in_snapshot else {}
-            state |= {"steps": value.progress.steps} if value.progress.steps else {}
-        state |= {"digest": value.digest} if value.digest else {}
-        if value.first is not None:
-            state["first"] = [value.first.after, value.first.in_snapshot]
-        state |= {} if value.from_ms is None else {"from": value.from_ms}
-        state |= {"indexing": value.indexing} if value.indexing != "auto" else {}
-        state |= {"bounded": True} if value.bounded else {}
-        state |= {"claims": [[*claim] for claim in value.claims]} if value.claims else {}
-        state |= {"lateBy": dict(value.late_by)} if value.late_by else {}
-        state |= {"writers": {str(version): one for version, one in value.writers.items()}} if value.writers else {}
-        return json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
-
-    def deserialize(self, version: int, data: bytes) -> TableCheckpoint:
-        check_version(version, self.version, "enumerator")
-        try:
-            state = json.loads(data)
-            progress = None
-            if "after" in state:
-                steps = tuple(Step(int(last), _key(opened)) for last, opened in state.get("steps", ()))
-                progress = Progress(int(state["after"]), bool(state.get("snapshot", False)), steps)
-            after, in_snapshot = state.get("first", (None, False))
-            first = None if after is None else Progress(int(after), bool(in_snapshot))
-            return TableCheckpoint(
-                table_id=state["table"],
-                progress=progress,
-                digest=state.get("digest"),
-                indexing=state.get("indexing", "auto"),
-                bounded=bool(state.get("bounded", False)),
-                first=first,
-                from_ms=None if "from" not in state else int(state["from"]),
-                claims=Claim.from_json(state.get("claims", ())),
-                late_by={str(writer): int(count) for writer, count in state.get("lateBy", {}).items()},
-                writers={int(version): str(writer) for version, writer in state.get("writers", {}).items()},
-            )
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise OffsetError(f"damaged offset: {data!r} is no state of a table: {error!r}") from error
-
-
-def _key(value: list[Any] | None) -> Key | None:
-    return None if value is None else Key(int(value[0]), str(value[1]), int(value[2]))
+    codec = Codec(TableCheckpoint)
+    what = "enumerator"

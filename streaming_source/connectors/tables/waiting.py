@@ -11,13 +11,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
 from alignment.arrow_times import format_timestamp
+from alignment.codec import Wire
 from alignment.durations import format_duration
 from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
@@ -125,7 +126,7 @@ class Progress:
     """
 
     after: int
-    in_snapshot: bool = False
+    in_snapshot: Annotated[bool, Wire("snapshot")] = False
     steps: tuple[Step, ...] = ()
 
     @property
