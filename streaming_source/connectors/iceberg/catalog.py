@@ -11,8 +11,6 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pyiceberg.catalog import Catalog
-
 from alignment.shown import without_secrets
 from streaming_source.data_files.faults import store_fault
 from streaming_source.exceptions import (
@@ -49,8 +47,8 @@ def catalog_names_of(catalog: Catalog, name: str) -> list[str]:
 
     columns, engine = IcebergTables.__table__.c, cast(Any, catalog).engine
     found = select(columns.catalog_name).where(
-        columns.table_namespace == Catalog.namespace_to_string(Catalog.namespace_from(name)),
-        columns.table_name == Catalog.table_name_from(name),
+        columns.table_namespace == catalog.namespace_to_string(catalog.namespace_from(name)),
+        columns.table_name == catalog.table_name_from(name),
     )
     with engine.connect() as connection:
         return sorted(connection.execute(found).scalars())
@@ -63,8 +61,8 @@ def _in_sql(catalog: Any, name: str) -> str | None:
     columns = IcebergTables.__table__.c
     found = select(columns.metadata_location).where(
         columns.catalog_name == catalog.name,
-        columns.table_namespace == Catalog.namespace_to_string(Catalog.namespace_from(name)),
-        columns.table_name == Catalog.table_name_from(name),
+        columns.table_namespace == catalog.namespace_to_string(catalog.namespace_from(name)),
+        columns.table_name == catalog.table_name_from(name),
     )
     with catalog.engine.connect() as connection:
         location: str | None = connection.execute(found).scalar()
@@ -72,6 +70,8 @@ def _in_sql(catalog: Any, name: str) -> str | None:
 
 
 def _in_glue(catalog: Any, name: str) -> str | None:
+    from pyiceberg.catalog import Catalog
+
     database, table = Catalog.identifier_to_database_and_table(name)
     try:
         found = catalog.glue.get_table(DatabaseName=database, Name=table)
