@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.on_spark import session
 from benchmarks.report import Report
-from streaming_source.completeness import complete_until
+from streaming_source.tools.completeness import complete_until
 
 ROUNDS, QUICK_ROUNDS = 7, 4
 SPLITS, ROWS = 12, 60

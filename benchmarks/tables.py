@@ -21,12 +21,12 @@ from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from benchmarks.report import Report
-from streaming_source.completeness import Completeness, WatchedTable, complete_until
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.coordinator import ReadRules, SourceCoordinator
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.tools.completeness import Completeness, WatchedTable, complete_until
 from tests.checkpoint.written import WrittenCheckpoint, ours
 
 FILES, QUICK_FILES = 1_000_000, 50_000

@@ -22,7 +22,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -57,17 +57,17 @@ if TYPE_CHECKING:
     )
     from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, WatermarkGenerator, WatermarkOutput
     from streaming_source.auditing import audit
-    from streaming_source.completeness import complete_until
     from streaming_source.connectors import DataGeneratorSource, DeltaSource, FileSource, IcebergSource, KafkaSource
-    from streaming_source.history_cut import cut_from
     from streaming_source.monitoring.explained import explain
-    from streaming_source.spark.advise import advise
     from streaming_source.spark.exact_watermark import with_exact_watermark
     from streaming_source.spark.frames import from_source, late_records, read_stream
-    from streaming_source.spark.listener import AlignmentListener
     from streaming_source.spark.registration import register
     from streaming_source.spark.repair import Repair, repair
     from streaming_source.spark.watermark_rows import required_delay
+    from streaming_source.tools.advise import advise
+    from streaming_source.tools.completeness import complete_until
+    from streaming_source.tools.history_cut import cut_from
+    from streaming_source.tools.listener import AlignmentListener
 
 _HOMES = {
     "alignment.strategy": ["WatermarkStrategy"],
@@ -76,14 +76,14 @@ _HOMES = {
     ],
     "alignment.watermarks": ["MAX_WATERMARK", "MIN_WATERMARK", "WatermarkGenerator", "WatermarkOutput"],
     "streaming_source.auditing": ["audit"],
-    "streaming_source.completeness": ["complete_until"],
+    "streaming_source.tools.completeness": ["complete_until"],
     "streaming_source.connectors": ["DataGeneratorSource", "DeltaSource", "FileSource", "IcebergSource", "KafkaSource"],
-    "streaming_source.history_cut": ["cut_from"],
+    "streaming_source.tools.history_cut": ["cut_from"],
     "streaming_source.monitoring.explained": ["explain"],
-    "streaming_source.spark.advise": ["advise"],
+    "streaming_source.tools.advise": ["advise"],
     "streaming_source.spark.exact_watermark": ["with_exact_watermark"],
     "streaming_source.spark.frames": ["from_source", "late_records", "read_stream"],
-    "streaming_source.spark.listener": ["AlignmentListener"],
+    "streaming_source.tools.listener": ["AlignmentListener"],
     "streaming_source.spark.registration": ["register"],
     "streaming_source.spark.repair": ["Repair", "repair"],
     "streaming_source.spark.watermark_rows": ["required_delay"],

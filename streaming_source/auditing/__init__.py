@@ -5,8 +5,8 @@ simulated: what the log no longer has is counted as unknown. In each micro-batch
 rows that were read: dropped, emitted, open, unknown, and rows without an event time.
 """
 
-from streaming_source.auditing.query import audit
-from streaming_source.auditing.report import Audit
-from streaming_source.auditing.result import AuditedQuery, Carrier, Counts, SourceSummary
+from streaming_source.tools.auditing.query import audit
+from streaming_source.tools.auditing.report import Audit
+from streaming_source.tools.auditing.result import AuditedQuery, Carrier, Counts, SourceSummary
 
 __all__ = ["Audit", "AuditedQuery", "Carrier", "Counts", "SourceSummary", "audit"]

@@ -3,10 +3,10 @@
 `streaming_source.testing.conformance` has the suite that every connector should pass; it needs pytest.
 """
 
-from streaming_source.testing.fakes import FakeClock, InlineWorkers, TestingEnumeratorContext
-from streaming_source.testing.harness import SourceHarness
-from streaming_source.testing.micro_batch import CollectingOutput, EmittedRecord, ReadBatch
-from streaming_source.testing.source import ABORT, EOF, Abort, Gap, Pause, TestingAbort, TestingSource
+from streaming_source.tools.testing.fakes import FakeClock, InlineWorkers, TestingEnumeratorContext
+from streaming_source.tools.testing.harness import SourceHarness
+from streaming_source.tools.testing.micro_batch import CollectingOutput, EmittedRecord, ReadBatch
+from streaming_source.tools.testing.source import ABORT, EOF, Abort, Gap, Pause, TestingAbort, TestingSource
 
 __all__ = [
     "ABORT",

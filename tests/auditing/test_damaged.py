@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import streaming_source
-from streaming_source.cli.main import app
 from streaming_source.exceptions import CheckpointError, OptionError
+from streaming_source.tools.cli.main import app
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Run, Time
 

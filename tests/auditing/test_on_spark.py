@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 import streaming_source
 from streaming_source.auditing import Audit
-from streaming_source.auditing.rule import Windows
 from streaming_source.exceptions import OptionError
+from streaming_source.tools.auditing.rule import Windows
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Run, Time
 from tests.examples import one_in

@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 import streaming_source
-from streaming_source.auditing.html_page import html_page
-from streaming_source.auditing.report import fixes
-from streaming_source.cli.main import app
+from streaming_source.tools.auditing.html_page import html_page
+from streaming_source.tools.auditing.report import fixes
+from streaming_source.tools.cli.main import app
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, Query, Time
 
@@ -121,7 +121,7 @@ def test_where_nobody_reads_the_output_a_command_ends_without_a_word(checkpoint:
     ours, theirs = os.pipe()
     os.close(ours)
     settings = ["--window", "1 minute", "--mode", "append"] if command == "audit" else []
-    program = "from streaming_source.cli import main; main()"
+    program = "from streaming_source.tools.cli import main; main()"
     with os.fdopen(theirs, "w") as closed:
         done = subprocess.run(
             [sys.executable, "-c", program, command, str(checkpoint), *settings],
@@ -135,7 +135,7 @@ def test_where_nobody_reads_the_output_a_command_ends_without_a_word(checkpoint:
 
 def test_on_a_terminal_there_is_a_progress_bar_and_it_is_not_in_the_output(checkpoint: Path) -> None:
     ours, theirs = os.openpty()
-    program = "from streaming_source.cli import main; main()"
+    program = "from streaming_source.tools.cli import main; main()"
     arguments = ["audit", str(checkpoint), "--window", "1 minute", "--mode", "append", "--no-advise"]
     with os.fdopen(ours, "rb") as terminal:
         with os.fdopen(theirs, "wb") as stderr:

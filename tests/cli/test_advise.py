@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.spark.reading import SECOND, T0, put
 
 

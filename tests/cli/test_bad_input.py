@@ -16,8 +16,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
-from streaming_source.monitoring.watch import CheckpointWatch
+from streaming_source.tools.cli.main import app
+from streaming_source.tools.pages.watch import CheckpointWatch
 from tests.cli.test_take_over import METADATA, checkpoint
 from tests.monitoring.situations import silent_split
 
@@ -295,7 +295,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(made: Path, tmp_path:
         "import json, sys\n"
         "for name in ('confluent_kafka', 'deltalake', 'pyiceberg'): sys.modules[name] = None\n"
         "from typer.testing import CliRunner\n"
-        "from streaming_source.cli.main import app\n"
+        "from streaming_source.tools.cli.main import app\n"
         "for arguments in json.loads(sys.argv[1]):\n"
         "    result = CliRunner().invoke(app, arguments)\n"
         "    print(json.dumps([result.exit_code, result.stderr]))\n"

@@ -11,9 +11,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from streaming_source import complete_until
-from streaming_source.cli.main import app
-from streaming_source.completeness import Completeness, WatchedTable
 from streaming_source.exceptions import ClaimError, OptionError
+from streaming_source.tools.cli.main import app
+from streaming_source.tools.completeness import Completeness, WatchedTable
 from tests.checkpoint.written import SECOND, WrittenCheckpoint, ours
 from tests.monitoring.situations import silent_split
 from tests.tables.claimed_table import DeltaWriter
@@ -66,7 +66,7 @@ def test_a_micro_batch_without_data_that_does_not_come_is_named(table: tuple[Pat
 
 
 def test_it_waits_while_the_writer_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.cli.complete._LOOKS_S", 0.01)
+    monkeypatch.setattr("streaming_source.tools.cli.complete._LOOKS_S", 0.01)
     writer = DeltaWriter.of(tmp_path, "a")
     writer.commit(T0, [T0 + SECOND])
     looked, looks = threading.Event(), list[int | None]()

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.demo import load_flights, out_of_orderness_us, write_logs
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.demo import load_flights, out_of_orderness_us, write_logs
+from streaming_source.tools.cli.main import app
 
 SCRIPT = Path(sys.executable).parent / "streaming-source"
 
@@ -108,13 +108,13 @@ def test_a_master_that_is_not_there_is_named_before_spark_is_started(master: str
 def test_a_demo_that_cannot_run_does_not_say_that_rows_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.cli.demo.load_flights", lambda _: 1 / 0)
+    monkeypatch.setattr("streaming_source.tools.cli.demo.load_flights", lambda _: 1 / 0)
     result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path)])
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "error: division by zero")
 
 
 def test_the_command_line_needs_neither_spark_nor_the_demos_packages() -> None:
-    code = "import sys, streaming_source.cli.main; print({'pyspark', 'matplotlib', 'pandas'} & sys.modules.keys())"
+    code = "import sys, streaming_source.tools.cli.main; print({'pyspark', 'matplotlib', 'pandas'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 
@@ -122,7 +122,7 @@ def test_the_command_line_needs_neither_spark_nor_the_demos_packages() -> None:
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
     # A module that fails to import stands for one that is not installed.
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streaming_source.cli import main; main()"
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streaming_source.tools.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert run.stderr == "error: the command line needs typer: pip install 'spark-watermark-alignment[cli]'\n"

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 import streaming_source
 from alignment import WatermarkStrategy
-from streaming_source.cli.main import app
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import SourceHarness
+from streaming_source.tools.cli.main import app
 from tests.checkpoint.written import WrittenCheckpoint
 from tests.monitoring.situations import Situation, at, records, silent_split
 
@@ -87,7 +87,7 @@ def test_watch_says_it_again_when_it_changes(query: Situation, monkeypatch: pyte
             raise KeyboardInterrupt
 
     # Not of the module itself: other threads of the process sleep, too.
-    monkeypatch.setattr("streaming_source.cli.main.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("streaming_source.tools.cli.main.time", SimpleNamespace(sleep=sleep))
     result = explained(query, "--history", "--json", "--watch")
     assert result.exit_code == 0
     assert [len(json.loads(line)["batches"]) for line in result.stdout.splitlines()] == [1, 2]

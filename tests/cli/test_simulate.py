@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from alignment.simulation import Settings
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.alignment.recorded_orders import record_orders
 from tests.alignment.test_recorded import files, run
 from tests.docs.pages import ROOT, Block, blocks, code

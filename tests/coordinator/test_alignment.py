@@ -15,7 +15,7 @@ from streaming_source.api import Fetching
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 from tests.coordinator.support import STRATEGY, available, coordinator
 
 ACTIVE, PAUSED, IDLE, FINISHED = SplitStatus

@@ -10,7 +10,7 @@ import pytest
 from alignment.combine import SplitStatus
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.testing import EOF, Pause, SourceHarness, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 from tests.coordinator.support import STRATEGY
 
 ACTIVE, IDLE = SplitStatus.ACTIVE, SplitStatus.IDLE

@@ -19,7 +19,7 @@ from streaming_source.coordinator import ReadRules, SourceCoordinator
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.testing import InlineWorkers, Pause, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 from tests.scenarios.support import SECOND, Group
 
 IDLE = WatermarkStrategy.for_bounded_out_of_orderness("0 us").with_idleness("10 seconds")

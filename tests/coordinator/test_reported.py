@@ -19,7 +19,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceReaderContext, SplitReader
 from streaming_source.exceptions import OptionError, SourceError, UnsupportedOperationError
 from streaming_source.testing import EOF, Gap, Pause, SourceHarness, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 from tests.examples import examples
 
 BOUND = 5

@@ -17,7 +17,7 @@ from streaming_source.connectors.delta import DeltaSource
 from streaming_source.connectors.tables.files import TableFile
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.conformance.connector import ROWS
+from streaming_source.tools.testing.conformance.connector import ROWS
 
 SCHEMA = pa.schema([("name", pa.string()), ("t", pa.timestamp("us", "UTC")), ("n", pa.int64())])
 

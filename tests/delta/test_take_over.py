@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
 from streaming_source.connectors.delta import DeltaSource
 from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.tools.cli.main import app
 from tests.delta.spark_delta import jars_of_delta
 from tests.delta.tables import SECOND, append, harness, times
 from tests.faults.checks import files_of_sink

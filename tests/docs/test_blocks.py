@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.docs.pages import ROOT, Block, blocks, pages
 
 COMMANDS: Any = typer.main.get_command(app)

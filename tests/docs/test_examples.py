@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 import alignment
 import streaming_source
 from streaming_source.api.credentials import Credentials
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.docs.pages import ROOT, blocks, code, pages, printed
 from tests.iceberg.tables import append, catalog_options, create
 from tests.spark.support import SECOND, T0, UTC_US, eventually, write_table

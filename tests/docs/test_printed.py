@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from streaming_source import cut_from
-from streaming_source.cli import demo
-from streaming_source.cli.main import app
+from streaming_source.tools.cli import demo
+from streaming_source.tools.cli.main import app
 from tests.docs.pages import ROOT, blocks, printed
 
 

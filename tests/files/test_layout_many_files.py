@@ -19,7 +19,7 @@ from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceSta
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock
-from streaming_source.testing.fakes import InlineWorkers
+from streaming_source.tools.testing.fakes import InlineWorkers
 from tests.files.simulated import ROWS, SECOND, ManyFiles, number_of, simulated_source
 
 BOUND_S = 20

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from streaming_source import cut_from
 from streaming_source.exceptions import OptionError, SchemaError
-from streaming_source.history_cut import HistoryCut
+from streaming_source.tools.history_cut import HistoryCut
 from tests.delta.deletion_vectors import delete_rows as delete_rows_of_delta
 from tests.docs.pages import ROOT, code, printed
 from tests.examples import examples

@@ -15,7 +15,7 @@ from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.tables.files import Deletes, TableFile
 from streaming_source.connectors.tables.split import TableSplit
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.conformance.connector import ROWS
+from streaming_source.tools.testing.conformance.connector import ROWS
 from tests.iceberg.commits import add_data_file
 from tests.iceberg.tables import create, properties_in
 

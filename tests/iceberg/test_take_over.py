@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 import streaming_source
-from streaming_source.cli.main import app
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.tools.cli.main import app
 from tests.faults.checks import files_of_sink
 from tests.iceberg.by_spark import run_by_spark
 from tests.iceberg.commits import compact

@@ -11,7 +11,7 @@ import pytest
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.testing import FakeClock
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.conformance.connector import ROWS
+from streaming_source.tools.testing.conformance.connector import ROWS
 from tests.kafka.topics import MS, Record, Topic
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.kafka.support import reading, to_end
 from tests.kafka.topics import Record, Topic
 from tests.spark.support import SECOND, T0

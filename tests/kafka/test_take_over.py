@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from streaming_source import read_stream
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.kafka.support import format_options
 from tests.kafka.topics import Topic
 from tests.spark.support import SECOND, T0, available_now, forget_batches, last_batch

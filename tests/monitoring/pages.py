@@ -13,9 +13,9 @@ from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Explanation, SplitExplanation, WaitsFor
 from streaming_source.monitoring.explained import explain_batches
 from streaming_source.monitoring.history import History
-from streaming_source.monitoring.html_page import html_report
 from streaming_source.monitoring.micro_batch import MicroBatch, Statistics
 from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.tools.pages.html_page import html_report
 from tests.monitoring.situations import SECOND, START_US, Situation, at, records
 
 

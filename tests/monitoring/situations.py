@@ -17,7 +17,7 @@ from streaming_source.monitoring.explained import ExplainedQuery, explain, expla
 from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 from tests.coordinator.groups import report
 
 SECOND = 1_000_000

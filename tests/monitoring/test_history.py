@@ -10,7 +10,7 @@ import pytest
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import MicroBatch, Statistics
 from streaming_source.monitoring.report import WatermarkReport
-from streaming_source.spark.listener import _metrics_of
+from streaming_source.tools.listener import _metrics_of
 from tests.monitoring.situations import SECOND, Situation, at, one_split_idle, records
 
 TOLD = ["batch", "source", "split", "status", "watermark", "drift", "position", "behind", "late"]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming_source.monitoring.history import History
-from streaming_source.monitoring.html_page import html_report, points_of
+from streaming_source.tools.pages.html_page import html_report, points_of
 from tests.monitoring.pages import batches_of, data_of, four_kinds, page_of, write_page
 from tests.monitoring.situations import Situation, finished, nothing_there, records
 

@@ -17,7 +17,7 @@ from alignment.plan import PlanningRules
 from alignment.recording import Recorder, replayed_engine
 from alignment.story import EventLog
 from alignment.watermarks import Int64Array
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.monitoring.situations import SECOND, Situation, at, records
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 from streaming_source import explain, read_stream
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.spark.support import SECOND, T0, write_file
 
 pytestmark = pytest.mark.spark

@@ -24,10 +24,10 @@ from typer.testing import CliRunner
 
 from alignment.exceptions import InvalidArgumentError
 from streaming_source.checkpoint.offset_log import OffsetLog
-from streaming_source.cli.main import app
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
-from streaming_source.monitoring.watch import CheckpointWatch, Snapshot
-from streaming_source.monitoring.watch_server import WatchServer
+from streaming_source.tools.cli.main import app
+from streaming_source.tools.pages.watch import CheckpointWatch, Snapshot
+from streaming_source.tools.pages.watch_server import WatchServer
 from tests.monitoring.pages import data_of
 from tests.monitoring.situations import Situation, at, records
 
@@ -36,7 +36,7 @@ PATIENCE_S = 20
 
 @pytest.fixture(autouse=True)
 def _clients_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.monitoring.watch_server._ALIVE_S", 0.1)
+    monkeypatch.setattr("streaming_source.tools.pages.watch_server._ALIVE_S", 0.1)
 
 
 @pytest.fixture
@@ -355,7 +355,7 @@ def test_close_ends_clients_that_wait_and_those_that_send_nothing(query: Situati
 def test_more_clients_than_it_has_threads_for_are_turned_away(
     query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.monitoring.watch_server._MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("streaming_source.tools.pages.watch_server._MAX_CONNECTIONS", 3)
     query.run()
     server = WatchServer(watch)
     server.start()
@@ -381,7 +381,7 @@ def test_more_clients_than_it_has_threads_for_are_turned_away(
 def test_clients_that_show_no_token_make_room_for_one_that_does(
     query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.monitoring.watch_server._MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("streaming_source.tools.pages.watch_server._MAX_CONNECTIONS", 3)
     query.run()
     server = WatchServer(watch)
     server.start()
@@ -408,7 +408,7 @@ def _takes_ctrl_c() -> None:
 
 def test_the_command_serves_until_ctrl_c_and_ends_without_a_word(query: Situation) -> None:
     query.run()
-    program = "from streaming_source.cli import main; main()"
+    program = "from streaming_source.tools.cli import main; main()"
     command = [sys.executable, "-u", "-c", program, "watch", str(query.folder / "checkpoint"), "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # A shell without job control starts what is in the background, as the tests may be, with Ctrl-C ignored.

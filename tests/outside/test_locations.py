@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
 from streaming_source.connectors import DeltaSource
 from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import MalformedDataError
 from streaming_source.from_data import Location, as_id, as_place, path_below
+from streaming_source.tools.cli.main import app
 from tests.iceberg import tables as iceberg
 from tests.monitoring.situations import silent_split
 from tests.outside.loopback import Listening, give_credentials, listening

@@ -22,11 +22,11 @@ PAGE: Final = ROOT / "CONTRIBUTING.md"
 
 
 def package_of(file: str) -> str:
-    """`alignment`, a package of `streaming_source` or of its connectors, or `streaming_source` for its own modules."""
+    """`alignment`, a package of it, of its connectors or tools, or `streaming_source` for its own modules."""
     top, *rest = Path(file).parts
     if top == "alignment" or len(rest) == 1:
         return top
-    depth = 2 if rest[0] == "connectors" and len(rest) > 2 else 1
+    depth = 2 if rest[0] in ("connectors", "tools") and len(rest) > 2 else 1
     return ".".join([top, *rest[:depth]])
 
 

@@ -279,7 +279,7 @@ def _read(task: Any, partitions: Iterable[Any]) -> Crossings:
 
 def audit_of_files() -> dict[str, int]:
     """`streaming-source audit` of a query over Parquet files."""
-    from streaming_source.cli.main import app
+    from streaming_source.tools.cli.main import app
     from tests.auditing import naive
 
     query = naive.Query(5_000, 60 * naive.SECOND, 60 * naive.SECOND)
@@ -293,8 +293,8 @@ def audit_of_files() -> dict[str, int]:
 
 
 def import_of_audit() -> dict[str, int]:
-    """`from streaming_source.auditing.query import audit`."""
-    import streaming_source.auditing.query  # noqa: F401
+    """`from streaming_source.tools.auditing.query import audit`."""
+    import streaming_source.tools.auditing.query  # noqa: F401
 
     return {"modules that an audit imports": len(_loaded())}
 

@@ -15,6 +15,9 @@ from tests.project.public_api import MODULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("alignment", "streaming_source")
+TOOLS = "streaming_source.tools"
+ON_SPARK = ("cli", "advise", "listener")
+NAMES_OF_TOOLS = ("streaming_source.auditing", "streaming_source.testing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,10 @@ def connector_of(name: str) -> str | None:
 def is_allowed(module: Module, found: Import) -> bool:
     """Return whether the import rule lets the module import this."""
     target = found.target
-    may_use_spark = within(module.name, "streaming_source.spark", "streaming_source.cli")
+    may_use_spark = within(module.name, "streaming_source.spark", *(f"{TOOLS}.{name}" for name in ON_SPARK))
+    if within(target, TOOLS) and not within(module.name, TOOLS, *NAMES_OF_TOOLS):
+        # The library does not load what stands around it.
+        return module.name == "streaming_source" and (found.lazy or found.typing_only)
     if within(target, "pyspark") and not may_use_spark:
         return module.name == "streaming_source" and (found.lazy or found.typing_only)
     if within(target, *sys.stdlib_module_names):
@@ -137,8 +143,8 @@ def is_allowed(module: Module, found: Import) -> bool:
     if within(module.name, "streaming_source.monitoring"):
         own = ("streaming_source.checkpoint", "streaming_source.exceptions", "streaming_source.monitoring")
         return within(target, "alignment", "numpy", "prometheus_client", "pyarrow", *own)
-    if within(module.name, "streaming_source.auditing"):
-        own = ("streaming_source.auditing", "streaming_source.exceptions", "streaming_source.monitoring")
+    if within(module.name, f"{TOOLS}.auditing"):
+        own = (f"{TOOLS}.auditing", f"{TOOLS}.pages", "streaming_source.exceptions", "streaming_source.monitoring")
         known = ("alignment", *(f"streaming_source.{name}" for name in ("api", "checkpoint", "connectors")))
         return within(target, "streaming_source.data_files", *known, *own) or not within(target, *PACKAGES)
     if connector := connector_of(module.name):
@@ -243,10 +249,13 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
         ("streaming_source.gateway.server", "def f():\n    import streaming_source.spark"),
         ("streaming_source.gateway.server", "import pyarrow.flight"),
         ("streaming_source.api.serializer", "from streaming_source.gateway import GatewayAddress"),
-        ("streaming_source.auditing.query", "from streaming_source.spark.delay import advise_on"),
-        ("streaming_source.checkpoint.operators", "from streaming_source.auditing.rule import Rule"),
+        ("streaming_source.tools.auditing.query", "from streaming_source.spark.delay import advise_on"),
+        ("streaming_source.checkpoint.operators", "from streaming_source.tools.auditing.rule import Rule"),
         ("streaming_source.checkpoint.source_offsets", "from streaming_source.connectors.kafka import KafkaSource"),
-        ("streaming_source.auditing.sources.delta", "import pyspark"),
+        ("streaming_source.tools.auditing.sources.delta", "import pyspark"),
+        ("streaming_source.spark.frames", "def f():\n    from streaming_source.tools.advise import advise"),
+        ("streaming_source.monitoring.history", "from streaming_source.tools.pages import html_page"),
+        ("streaming_source", "from streaming_source.tools.auditing.query import audit"),
         ("streaming_source", "from pyspark.sql import DataFrame"),
         ("streaming_source", "from streaming_source.spark import register"),
     ],
@@ -271,8 +280,8 @@ def test_a_planted_violation_is_caught(name: str, source: str) -> None:
         ("streaming_source.gateway.server", "import ssl\nfrom alignment.events import RangeReport"),
         ("streaming_source.spark.reader", "from streaming_source.gateway import GatewayServer"),
         ("streaming_source.spark.reader", "from pyspark.sql.datasource import DataSource"),
-        ("streaming_source.auditing.sources.files", "from streaming_source.data_files.file import DataFile"),
-        ("streaming_source.cli.demo", "from pyspark.sql import SparkSession"),
+        ("streaming_source.tools.auditing.sources.files", "from streaming_source.data_files.file import DataFile"),
+        ("streaming_source.tools.cli.demo", "from pyspark.sql import SparkSession"),
         ("streaming_source", "def register():\n    from streaming_source.spark import register"),
         ("streaming_source", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyspark"),
     ],

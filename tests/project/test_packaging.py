@@ -91,7 +91,7 @@ def test_a_worker_without_the_library_names_its_python_and_the_fix(tmp_path: Pat
 
 
 def test_the_script_points_into_the_package(pyproject: dict[str, Any]) -> None:
-    assert pyproject["project"]["scripts"] == {"streaming-source": "streaming_source.cli:main"}
+    assert pyproject["project"]["scripts"] == {"streaming-source": "streaming_source.tools.cli:main"}
 
 
 def test_make_versions_runs_each_python_that_is_named_and_the_first_pyspark(pyproject: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def test_without_pyspark_an_import_names_what_to_install_and_the_rest_works() ->
 
 
 def test_without_pyspark_the_command_that_needs_it_names_the_extra(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from streaming_source.cli import main; main()"
+    program = "import sys; sys.modules['pyspark'] = None; from streaming_source.tools.cli import main; main()"
     command = [sys.executable, "-c", program, "advise", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

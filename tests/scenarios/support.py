@@ -15,7 +15,7 @@ from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.testing import FakeClock, InlineWorkers, TestingSource
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 
 SECOND = 1_000_000
 

@@ -19,7 +19,7 @@ from streaming_source import AlignmentListener
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import Statistics
-from streaming_source.monitoring.watch import CheckpointWatch
+from streaming_source.tools.pages.watch import CheckpointWatch
 from tests.spark.conftest import Loader
 from tests.spark.support import MS, SECOND, T0, Run, available_now, eventually, windows, write_file, write_logs
 
@@ -87,7 +87,7 @@ def test_the_history_of_a_query_that_runs_is_that_of_its_checkpoint(
     listener: AlignmentListener,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "streaming_source.spark.listener")
+    caplog.set_level(logging.INFO, "streaming_source.tools.listener")
     write_logs(tmp_path / "in", LOGS)
     spark.conf.set("spark.sql.streaming.noDataProgressEventInterval", "100ms")
     try:

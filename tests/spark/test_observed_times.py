@@ -14,7 +14,7 @@ from streaming_source.api import RecordSplit
 from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.spark.observed_times import ObservedTimes
 from streaming_source.spark.rows import RowShaper
-from streaming_source.testing.micro_batch import EmittedRecord, reports_of
+from streaming_source.tools.testing.micro_batch import EmittedRecord, reports_of
 
 TIMES = st.lists(st.just(NO_TIMESTAMP) | st.integers(-50, 50), max_size=20)
 NO_COLUMNS = pa.record_batch({})

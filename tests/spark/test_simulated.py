@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 
 import streaming_source
 from alignment.simulation import Planning, RecordedWorkload, Scenario, SourceScenario, SourceTrace, simulate
-from streaming_source.spark.advise import event_times_of
 from streaming_source.spark.datasource import AlignedDataSource
+from streaming_source.tools.advise import event_times_of
 from tests.spark.support import SECOND, write_logs
 
 pytestmark = pytest.mark.spark

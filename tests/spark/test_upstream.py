@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
 from streaming_source import complete_until, explain, read_stream
-from streaming_source.cli.main import app
+from streaming_source.tools.cli.main import app
 from tests.spark.support import SECOND, T0, end_offset, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

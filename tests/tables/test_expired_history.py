@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 
 import streaming_source
 from streaming_source import cut_from
-from streaming_source.cli.main import app
 from streaming_source.connectors.delta import DeltaSource, lister
 from streaming_source.connectors.iceberg import IcebergSource
 from streaming_source.connectors.tables.source import TableSource
 from streaming_source.exceptions import FileGoneError, OptionError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import SourceHarness
+from streaming_source.tools.cli.main import app
 from tests.auditing import naive
 from tests.auditing.test_delta import QUERY, write_checkpoint
 from tests.auditing.test_delta import offset as delta_offset

@@ -15,7 +15,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import RecordSplit
 from streaming_source.coordinator import SourceState
-from streaming_source.testing.micro_batch import EmittedRecord, ReadBatch, check_batch
+from streaming_source.tools.testing.micro_batch import EmittedRecord, ReadBatch, check_batch
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 us")
 

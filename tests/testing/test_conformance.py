@@ -10,7 +10,7 @@ import pytest
 from streaming_source.api import Fetching, RecordSplit
 from streaming_source.testing import Gap, TestingSource
 from streaming_source.testing.conformance import SourceConformance
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 
 
 class TestScripted(SourceConformance):

@@ -24,7 +24,7 @@ from streaming_source.connectors.datagen import DataGeneratorSource
 from streaming_source.reader import create_base_reader
 from streaming_source.testing import TestingSource
 from streaming_source.testing.conformance import Expected, SourceConformance
-from streaming_source.testing.source import Element
+from streaming_source.tools.testing.source import Element
 
 
 class Connector(SourceConformance):

@@ -29,7 +29,7 @@ from streaming_source.api import (
 )
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.testing import CollectingOutput, Gap, Pause, ReadBatch, SourceHarness, TestingSource
-from streaming_source.testing.micro_batch import create_inline_reader
+from streaming_source.tools.testing.micro_batch import create_inline_reader
 
 ROOT = Path(__file__).resolve().parents[2]
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 us")

@@ -15,7 +15,7 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.coordinator import SourceState
 from streaming_source.testing import Abort, Gap, Pause, SourceHarness, TestingAbort, TestingSource
-from streaming_source.testing.source import EOF, Element
+from streaming_source.tools.testing.source import EOF, Element
 from tests.coordinator.support import available
 from tests.examples import examples
 

@@ -18,7 +18,7 @@ from streaming_source.testing import (
     TestingAbort,
     TestingSource,
 )
-from streaming_source.testing.source import SplitScript
+from streaming_source.tools.testing.source import SplitScript
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness("10 us")
 

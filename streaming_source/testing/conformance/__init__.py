@@ -16,9 +16,9 @@ import pytest
 # Before they are imported: a test that fails shows what was compared.
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("connector", "reading", "recovery")))
 
-from streaming_source.testing.conformance.connector import ConnectorUnderTest, Expected  # noqa: E402
-from streaming_source.testing.conformance.reading import GrowingSuite, ReadingSuite  # noqa: E402
-from streaming_source.testing.conformance.recovery import EnumeratingSuite, RecoverySuite, SerializingSuite  # noqa: E402
+from streaming_source.tools.testing.conformance.connector import ConnectorUnderTest, Expected  # noqa: E402
+from streaming_source.tools.testing.conformance.reading import GrowingSuite, ReadingSuite  # noqa: E402
+from streaming_source.tools.testing.conformance.recovery import EnumeratingSuite, RecoverySuite, SerializingSuite  # noqa: E402
 
 __all__ = ["ConnectorUnderTest", "Expected", "SourceConformance"]
 

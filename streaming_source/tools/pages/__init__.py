@@ -1,0 +1,1 @@
+"""The pages of a query: its history drawn, and the same live."""
