@@ -48,9 +48,7 @@ def test_a_late_log_whose_entries_are_all_gone_is_an_error_and_is_read_once_they
     entries = list((tmp_path / "late").rglob("*.json"))
     for entry in entries:
         entry.rename(f"{entry}.kept")
-    with pytest.raises(
-        DataLossError, match=r"13 late records were routed after micro-batch -1, and .* has 0: entries"
-    ):
+    with pytest.raises(DataLossError, match=r"13 late records were routed after micro-batch -1, and .* has 0: entries"):
         repairs.run()
     for entry in entries:
         Path(f"{entry}.kept").rename(entry)
