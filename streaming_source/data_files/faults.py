@@ -171,7 +171,7 @@ def malformed_as(what: str, fix: str = "") -> Iterator[None]:
         yield
     except AlignmentError:
         raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError, OverflowError) as error:
         if is_transient(error):
             raise _unavailable(what, error) from None
         if isinstance(error, OSError) and _REFUSED_TEXT.search(_in_one_line(error)):

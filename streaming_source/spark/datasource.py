@@ -171,7 +171,7 @@ class AlignedDataSource:
     def schema(self, data: pa.Schema | None = None) -> StructType:
         """Return the columns of the frame; if `data`, the data's columns, is given, the source is not called for it."""
         data = self._data if data is None else data
-        strategy = self._strategy_over(data)
+        strategy, frame = self._strategy_over(data), frame_schema(data)
         # With no rows: the assigner refuses wrong columns and types now, before the first micro-batch.
         no_rows = _no_rows(data)
         times: object = strategy.timestamp_assigner.extract(no_rows, None)
@@ -181,7 +181,6 @@ class AlignedDataSource:
                 "return EventTimes, in microseconds since the epoch, as EventTimes.of makes them of an int64 array"
             )
         self._check_zone(strategy, no_rows)
-        frame = frame_schema(data)
         name = self._event_time(frame, strategy, data)
         if name not in data.names:
             frame.add(StructField(name, TimestampType()))
@@ -460,6 +459,8 @@ def _spark_type(field: pa.Field) -> DataType:
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     if pa.types.is_decimal(kind) and kind.precision > _DECIMAL_DIGITS:
         why = f": its decimals have at most {_DECIMAL_DIGITS} digits."
+    elif str(kind) == "month_interval":
+        why = ", and which pyarrow cannot read."
     else:
         try:
             return from_arrow_type(kind, prefer_timestamp_ntz=True)

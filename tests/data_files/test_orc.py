@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyarrow import orc
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
+from streaming_source.data_files.formats import orc_stored
 from streaming_source.data_files.formats.orc import machine_zone
 from streaming_source.exceptions import MalformedDataError, OptionError, SourceError
 from tests.spark.reading import micros, read_all, read_batch
@@ -78,16 +80,16 @@ def test_the_zone_of_a_machine_must_be_known(monkeypatch: pytest.MonkeyPatch) ->
         machine_zone()
 
 
-FAR = [
-    253_402_214_400_000_000,
-    None,
-    -62_135_596_800_000_000,
-    0,
-    -1,
-    -1_500_000,
-    123_456_789_012,
-    -62_135_596_799_999_999,
-]
+TWO_DAYS = 2 * 24 * HOUR
+FAR = {
+    **{us: us for us in (253_402_214_400_000_000, -1, -1_500_000, 1, -12_219_292_800_000_000)},
+    None: None,
+    # Before 1582 in the Julian calendar, as Java has written them: of the year 1, and the last one.
+    -62_135_596_800_000_000: -62_135_596_800_000_000 + TWO_DAYS,
+    -62_135_596_799_999_999: -62_135_596_799_999_999 + TWO_DAYS,
+    -12_219_292_800_000_001: -12_219_292_800_000_001 - 5 * TWO_DAYS,
+}
+"""What a file has, and what Spark reads."""
 SPARKS_LATEST = 2**63 - 1
 
 
@@ -107,22 +109,56 @@ def test_times_without_a_zone_are_found_as_spark_writes_them(tmp_path: Path) -> 
 def test_times_beyond_nanoseconds_are_read_in_any_column(tmp_path: Path, compression: str, version: str) -> None:
     nested = pa.struct([("x", CLOCK), ("n", pa.int64())])
     columns = {
-        "t": pa.array(FAR, MOMENT),
-        "a.b": pa.array(FAR, CLOCK),
-        "s": pa.array([None if us is None else {"x": us, "n": 5} for us in FAR], nested),
-        "l": pa.array([None if us is None else [us, None, us] for us in FAR], pa.list_(CLOCK)),
-        "m": pa.array([None if us is None else [("k", us)] for us in FAR], pa.map_(pa.string(), CLOCK)),
+        "t": pa.array([*FAR], MOMENT),
+        "a.b": pa.array([*FAR], CLOCK),
+        "s": pa.array([us and {"x": us, "n": 5} for us in FAR], nested),
+        "l": pa.array([us and [us, None, us] for us in FAR], pa.list_(CLOCK)),
+        "m": pa.array([us and [("k", us)] for us in FAR], pa.map_(pa.string(), CLOCK)),
         "n": pa.array([SPARKS_LATEST] * len(FAR)),
     }
     many = pa.concat_tables([pa.table(columns)] * 300)
     orc.write_table(many, tmp_path / "1.orc", compression=compression, file_version=version, stripe_size=1 << 16)
     read = read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t", invalidTimestamp="null")
-    assert micros(read) == FAR * 300
-    assert read["a.b"].cast(pa.int64()).to_pylist() == FAR * 300
-    for name, kind in (("s", pa.struct([("x", MOMENT), ("n", pa.int64())])), ("l", pa.list_(MOMENT))):
-        assert read[name].equals(many[name].cast(kind))
-    assert read["m"].equals(many["m"].cast(pa.map_(pa.string(), MOMENT)))
+    right = [*FAR.values()] * 300
+    assert micros(read) == right
+    assert read["a.b"].cast(pa.int64()).to_pylist() == right
+    of_structs = read["s"].cast(pa.struct([("x", pa.int64()), ("n", pa.int64())])).to_pylist()
+    assert of_structs == [us and {"x": us, "n": 5} for us in right]
+    assert read["l"].cast(pa.list_(pa.int64())).to_pylist() == [us and [us, None, us] for us in right]
+    assert read["m"].cast(pa.map_(pa.string(), pa.int64())).to_pylist() == [us and [("k", us)] for us in right]
     assert set(read["n"].to_pylist()) == {SPARKS_LATEST}
+
+
+def test_dates_before_1582_are_those_of_the_julian_calendar(tmp_path: Path) -> None:
+    stored = [-719_164, -719_162, -141_428, -141_427, None, 0]
+    date = pa.date32()
+    columns = {
+        "t": pa.array(range(6), MOMENT),
+        "d": pa.array(stored, date),
+        "l": pa.array([[day] for day in stored], pa.list_(date)),
+    }
+    orc.write_table(pa.table(columns), tmp_path / "1.orc")
+    read = read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t")
+    right = [-719_162, -719_160, -141_438, -141_427, None, 0]
+    assert read["d"].cast(pa.int32()).to_pylist() == right
+    assert read["l"].cast(pa.list_(pa.int32())).to_pylist() == [[day] for day in right]
+
+
+def test_decimals_of_hive_0_11_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    columns = {"t": pa.array([0, 1], MOMENT), "d": pa.array([1, 2], pa.decimal128(38, 6))}
+    orc.write_table(pa.table(columns), tmp_path / "written.orc")
+    path = tmp_path / "1.orc"
+    stream = pa.OSFile(str(tmp_path / "written.orc"))
+    tail = orc_stored._Tail.of(stream)
+    assert tail is not None
+    without_scale = orc_stored._written([(1, orc_stored._DECIMAL)])
+    footer = [*tail.footer]
+    footer[max(number for number, (field, _) in enumerate(footer) if field == 4)] = (4, without_scale)
+    path.write_bytes(replace(tail, footer=footer).file(*tail.stripe(stream, 0), has_seconds=False))
+    (tmp_path / "written.orc").unlink()
+    with pytest.raises(MalformedDataError, match=r"1\.orc has decimals without a scale, as Hive 0.11 wrote them"):
+        read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t")
+    assert micros(read_batch(tmp_path, fileFormat="orc", eventTimeColumn="t", columns="t")) == [0, 1]
 
 
 def test_a_time_beyond_those_of_spark_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.spark.reading import SECOND, T0, micros, put, read_all, read_batch, stamps
 
@@ -100,3 +101,11 @@ def test_event_times_may_be_unsigned_numbers(tmp_path: Path, kind: pa.DataType, 
     put(tmp_path / "f.parquet", {"t": pa.array(seconds, kind)})
     table = read_all(tmp_path, eventTimeColumn="t", timestampUnit="s", indexing=indexing, maxRowsPerTrigger=1)
     assert micros(table, "event_time") == [second * SECOND for second in seconds]
+
+
+@pytest.mark.spark
+def test_a_variant_is_read_as_the_struct_of_its_parts(spark: SparkSession, tmp_path: Path) -> None:
+    written = str(tmp_path / "written")
+    spark.sql("select timestamp'2024-01-01' t, parse_json('{\"a\":1}') v").coalesce(1).write.parquet(written)
+    kind = read_batch(written, eventTimeColumn="t").schema.field("v").type
+    assert {kind.field(number).name for number in range(kind.num_fields)} >= {"metadata", "value"}

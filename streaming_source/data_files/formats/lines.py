@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -20,7 +20,7 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.watermarks import BoolArray
 from streaming_source.api.options import choice, option_field, text
-from streaming_source.data_files.faults import malformed_as, opened
+from streaming_source.data_files.faults import is_transient, malformed_as, opened
 from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.formats.base import Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
@@ -46,16 +46,25 @@ class LineFile(OpenFile):
     """An open file, read in runs of whole records, as decompressed UTF-8.
 
     A run has at most `block_bytes` of the format, unless a single record is longer. `names` are the names of all
-    columns.
+    columns. `again` opens a compressed stream once more, to find where it breaks.
     """
 
-    def __init__(self, file_format: LineFormat, path: str, stream: pa.NativeFile, *, seeks: bool) -> None:
+    def __init__(
+        self,
+        file_format: LineFormat,
+        path: str,
+        stream: pa.NativeFile,
+        *,
+        seeks: bool,
+        again: Callable[[], pa.NativeFile] | None = None,
+    ) -> None:
         self.path = path
         self.seeks = seeks
         self.names: tuple[str, ...] = ()
         self.case_sensitive = False
         self._format = file_format
         self._stream = stream
+        self._again = again
         self._offset = 0
         # Bytes that were read from the stream and not returned yet.
         self._ahead = b""
@@ -149,8 +158,14 @@ class LineFile(OpenFile):
     def _fill(self, size: int) -> bool:
         """Read until `size` bytes are ahead. Return whether the stream ended before that."""
         while len(self._ahead) < size:
-            with malformed_as(f"{self.path}: cannot be read after byte {self._offset + len(self._ahead)}"):
+            try:
                 more: bytes = self._stream.read(size - len(self._ahead))
+            except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+                at = self._offset + len(self._ahead)
+                if self._again is not None and not is_transient(error):
+                    at = _readable(self._again)
+                with malformed_as(f"{self.path}: cannot be read after byte {at}"):
+                    raise
             if not more:
                 return True
             self._ahead += more
@@ -220,19 +235,55 @@ class LineFormat(FileFormat):
         path = file.path
         with opened(file) as raw:
             codec = _codec_of(path, self.compression)
-            stream = raw if codec is None else pa.CompressedInputStream(raw, codec)
             utf_8 = codecs.lookup(self.encoding).name == "utf-8"
-            if not utf_8:
-                stream = pa.transcoding_input_stream(stream, self.encoding, "utf-8")
+
+            def in_utf_8(stored: pa.NativeFile, *, by_steps: bool = False) -> pa.NativeFile:
+                stream = stored if codec is None else _decompressed(stored, codec, by_steps=by_steps)
+                return stream if utf_8 else pa.transcoding_input_stream(stream, self.encoding, "utf-8")
+
+            def again() -> pa.NativeFile:
+                return in_utf_8(file.filesystem.open_input_file(path), by_steps=True)
+
+            stream = in_utf_8(raw)
             with malformed_as(f"{path}: cannot be read"):
                 stream, same_bytes = self._stream(stream)
             try:
-                lines = LineFile(self, path, stream, seeks=codec is None and utf_8 and same_bytes)
+                seeks = codec is None and utf_8 and same_bytes
+                lines = LineFile(self, path, stream, seeks=seeks, again=again if codec and same_bytes else None)
                 lines.case_sensitive = file.case_sensitive
                 lines.names = self.begin(lines, schema)
                 yield lines
             except pa.ArrowNotImplementedError as error:
                 raise SchemaError(f"{path}: a column has a type that {self.name} cannot be read as: {error}") from None
+
+
+def _decompressed(raw: pa.NativeFile, codec: str, *, by_steps: bool) -> pa.NativeFile:
+    """Open a compressed stream; `by_steps` it gives what comes before the place where it breaks."""
+    # Imported here: few files are read so. pyarrow decompresses a megabyte at once, and reads bz2 up to an empty part.
+    if codec == "gzip" and by_steps:
+        import gzip
+
+        return pa.PythonFile(gzip.GzipFile(fileobj=raw), mode="r")
+    if codec == "bz2":
+        import bz2
+
+        return pa.PythonFile(bz2.BZ2File(raw), mode="r")
+    return pa.CompressedInputStream(raw, codec)
+
+
+def _readable(again: Callable[[], pa.NativeFile]) -> int:
+    """Return how many bytes of a compressed stream can be read before it breaks."""
+    count = 0
+    for size in (_PEEK_BYTES, 1_024, 1):
+        stream = again()
+        try:
+            stream.read(count)
+            while data := stream.read(size):
+                count += len(data)
+        except Exception:
+            # Whatever it is, this is where it breaks.
+            continue
+    return count
 
 
 def _codec_of(path: str, compression: str) -> str | None:

@@ -18,10 +18,17 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.columnar import ColumnarFile, ColumnarFormat
-from streaming_source.data_files.formats.orc_far_times import mapped, read_far_times
+from streaming_source.data_files.formats.orc_stored import (
+    gregorian_days,
+    has_decimals_of_hive,
+    mapped,
+    read_far_times,
+)
 from streaming_source.exceptions import MalformedDataError, SourceError
 
 _SPARK_TYPE: Final = b"spark.sql.catalyst.type"
+_OF_HIVE: Final = "decimal128(38, 6)"
+"""As pyarrow reads a decimal without a scale."""
 _LOCALTIME: Final = Path("/etc/localtime")
 
 
@@ -54,6 +61,13 @@ class _OrcFile(ColumnarFile):
         return pa.schema([f.with_type(kind) if (f.type, kind) in readable else f for f, kind in fields])
 
     def batches(self, columns: Sequence[str], first: int, stop_row: int) -> Iterator[pa.RecordBatch]:
+        if any(_OF_HIVE in str(self._file.schema.field(name).type) for name in columns) and has_decimals_of_hive(
+            self._stream
+        ):
+            raise MalformedDataError(
+                f"{self.path} has decimals without a scale, as Hive 0.11 wrote them, which pyarrow does not read; name "
+                "the other columns in option columns, or write it again"
+            )
         # To ORC a name with a dot is that of a field in a struct, if there is such a one.
         named = None if any("." in name for name in columns) else list(columns)
         for stripe in range(first, self._file.nstripes):
@@ -105,14 +119,23 @@ def _moments(what: str, array: pa.Array, field: pa.Field) -> pa.Array:
 
     A timestamp of ORC is what a clock showed where it was written, and is read by the clock of the reader's machine.
     """
-    kind, moments = field.type, array.cast(_in_micros(field), safe=False)
-    if kind == moments.type or (zone := machine_zone()) == UTC:
-        return moments
 
-    def on_clock(stored: pa.DataType, times: pa.Array) -> pa.Array:
-        return times if stored.tz is not None else _on_clock(what, times, zone)
+    def read(stored: pa.DataType, times: pa.Array) -> pa.Array:
+        if pa.types.is_date(stored):
+            return _dates(times)
+        if stored.tz is not None or (zone := machine_zone()) == UTC:
+            return times
+        return _on_clock(what, times, zone)
 
-    return mapped(on_clock, kind, moments)
+    return mapped(read, field.type, array.cast(_in_micros(field), safe=False))
+
+
+def _dates(array: pa.Array) -> pa.Array:
+    days = array.cast(pa.int32()).fill_null(0).cast(pa.int64()).to_numpy()
+    found = gregorian_days(days)
+    return (
+        array if found is days else pa.array(found, mask=np.asarray(array.is_null())).cast(pa.int32()).cast(pa.date32())
+    )
 
 
 def _on_clock(what: str, array: pa.Array, zone: str) -> pa.Array:

@@ -1,8 +1,9 @@
-"""Times of ORC that have no room in nanoseconds: a stripe's seconds and fractions, each read as a file of its own.
+"""ORC as Spark reads it, where pyarrow does not: by the types and the streams in a file.
 
 pyarrow gives timestamps of ORC in nanoseconds alone, and refuses a stripe with one before 1677 or after 2262. A stripe
-has the seconds of a column and its fractions in two streams. Declared to be whole numbers, its timestamps are their
-seconds; with seconds that are all the same they have room, and give the fractions.
+has the seconds of a column and its fractions in two streams, and is read twice as a small file of its own: declared to
+be whole numbers, its timestamps are their seconds; with seconds that are all the same they have room, and give the
+fractions.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.time_texts import in_utc
+from alignment.watermarks import Int64Array
 
 _LONG: Final = 4
+_DECIMAL: Final = 14
 _TIMESTAMPS: Final = (9, 18)
 """Without and with a zone."""
 _STREAM: Final = 1
@@ -28,6 +31,9 @@ _INDEXES: Final = (6, 7, 8)
 _MAGIC: Final = b"ORC"
 _EPOCH_S: Final = 1_420_070_400
 """ORC counts seconds from 2015-01-01 on, on the clock of the writer."""
+_US_PER_DAY: Final = 86_400_000_000
+_REFORM_DAY: Final = -141_427
+"""1582-10-15."""
 _NANOS: Final = 1_000_000_000
 _MOST_S: Final = 9_000_000_000_000
 _ZLIB, _SNAPPY, _LZ4, _ZSTD = 1, 2, 4, 5
@@ -42,12 +48,12 @@ _Message = list[tuple[int, int | bytes]]
 
 
 def mapped(leaf: Callable[..., pa.Array], kind: pa.DataType, *arrays: pa.Array) -> pa.Array:
-    """Return `leaf(type, values, ...)` of all timestamps in the type `kind`, in the place of those in `arrays`.
+    """Return `leaf(type, values, ...)` of all timestamps and dates in a type, in the place of those in `arrays`.
 
-    The arrays have the same nulls and lengths; what is no timestamp is that of the first of them.
+    The arrays have the same nulls and lengths; what is neither is that of the first of them.
     """
     first, types = arrays[0], pa.types
-    if types.is_timestamp(kind):
+    if types.is_timestamp(kind) or types.is_date32(kind):
         return leaf(kind, *arrays)
     if types.is_struct(kind):
         inner = [mapped(leaf, field.type, *(a.field(n) for a in arrays)) for n, field in enumerate(kind)]
@@ -65,6 +71,28 @@ def mapped(leaf: Callable[..., pa.Array], kind: pa.DataType, *arrays: pa.Array) 
         made = pa.map_(kind.key_field.with_type(keys.type), kind.item_field.with_type(items.type))
         return pa.MapArray.from_arrays(first.offsets, keys, items, type=made, mask=first.is_null())
     return first
+
+
+def has_decimals_of_hive(stream: pa.NativeFile) -> bool:
+    """Return whether a file has decimals as Hive 0.11 wrote them: without a scale in their type."""
+    tail = _Tail.of(stream)
+    return tail is not None and any(_numbers_in(one, 1, 5) == [_DECIMAL, 0] for one in _parts(tail.footer, 4))
+
+
+def gregorian_days(days: Int64Array) -> Int64Array:
+    """Return days since the epoch in the Gregorian calendar, of those that are in the Julian one up to 1582.
+
+    So Java has written dates and times in ORC, and Spark reads all of them.
+    """
+    if days.min(initial=0) >= _REFORM_DAY:
+        return days
+    # Richards' way from a day to its year, month and day in the Julian calendar.
+    quarters = 4 * (days + 2_440_588 + 1_401) + 3
+    of_year = 5 * (quarters % 1_461 // 4) + 2
+    month = (of_year // 153 + 2) % 12 + 1
+    year = quarters // 1_461 - 4_716 + (14 - month) // 12
+    first = ((year - 1970) * 12 + month - 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return np.where(days < _REFORM_DAY, first + of_year % 153 // 5, days)
 
 
 def read_far_times(
@@ -85,6 +113,8 @@ def read_far_times(
     zone = b"".join(_parts(footer, 3)).decode()
 
     def combined(kind: pa.DataType, whole: pa.Array, part: pa.Array) -> pa.Array:
+        if pa.types.is_date(kind):
+            return whole
         is_null = np.asarray(whole.is_null())
         values = np.asarray(whole.fill_null(0)) + _EPOCH_S
         if np.abs(values).max(initial=0) > _MOST_S:
@@ -95,7 +125,10 @@ def read_far_times(
             values = np.asarray(pc.local_timestamp(pa.array(values).cast(pa.timestamp("s", zone))).cast(pa.int64()))
         nanos = np.asarray(part.cast(pa.int64()).fill_null(_EPOCH_S * _NANOS)) - _EPOCH_S * _NANOS
         values = values - ((values < 0) & (nanos > 999_999))
-        return pa.array(values * 1_000_000 + nanos // 1_000, mask=is_null).cast(pa.timestamp("us", kind.tz))
+        micros = values * 1_000_000 + nanos // 1_000
+        days = micros // _US_PER_DAY
+        micros += (gregorian_days(days) - days) * _US_PER_DAY
+        return pa.array(micros, mask=is_null).cast(pa.timestamp("us", kind.tz))
 
     columns = zip(seconds.schema.names, seconds.columns, fractions.columns, strict=True)
     try:
