@@ -122,17 +122,7 @@ class StreamPlanning:
         """Return the end of the next micro-batch, or only one if it runs `once`; `start` itself if there is no work."""
         with self._lock, self._noting(start) as note:
             coordinator = self._coordinator
-            self._standstill.end_batch()
-            coordinator.end_batch()
-            if once and not coordinator.is_draining:
-                coordinator.drain(is_one_batch=True)
-            if not coordinator.restored:
-                coordinator.restore(self._state_of(start))
-                self._give_up_late_after(start)
-            elif start["n"] != coordinator.state.sequence:
-                coordinator.rewind(self._state_of(start))
-            if self._reports is not None and (reports := self._reports.take()):
-                self.on_reports(reports)
+            self._go_on_from(start, once=once)
             before = coordinator.state
             after = coordinator.advance(max_rows)
             if after is before:
@@ -144,12 +134,7 @@ class StreamPlanning:
                 return start
             self._recent = {before.sequence: before, after.sequence: after}
             self._standstill.begin_batch()
-            offset = self._codec.encode(after, coordinator.explain())
-            offset[WHY][NOTE] = note.name
-            # Offsets have the id of the late log from the first micro-batch that may route.
-            if LATE_LOG in start or self._options.late == "route":
-                offset[LATE_LOG] = start.get(LATE_LOG) or _new_late_log()
-            return offset
+            return self._written(after, start, note.name)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[AlignedInputPartition]:
         """Return what to read between two offsets; it depends on the offsets alone."""
@@ -251,6 +236,30 @@ class StreamPlanning:
             self._lock.release()
 
     # ---- inside --------------------------------------------------------------------------------------------------
+
+    def _go_on_from(self, start: Offset, *, once: bool) -> None:
+        """Bring the coordinator to an offset, with what readers have reported since."""
+        coordinator = self._coordinator
+        self._standstill.end_batch()
+        coordinator.end_batch()
+        if once and not coordinator.is_draining:
+            coordinator.drain(is_one_batch=True)
+        if not coordinator.restored:
+            coordinator.restore(self._state_of(start))
+            self._give_up_late_after(start)
+        elif start["n"] != coordinator.state.sequence:
+            coordinator.rewind(self._state_of(start))
+        if self._reports is not None and (reports := self._reports.take()):
+            self.on_reports(reports)
+
+    def _written(self, state: SourceState[Any, Any], start: Offset, note: str) -> Offset:
+        """Return the offset of a state after that of `start`, with the reasons, and the names of note and late log."""
+        offset = self._codec.encode(state, self._coordinator.explain())
+        offset[WHY][NOTE] = note
+        # Offsets have the id of the late log from the first micro-batch that may route.
+        if LATE_LOG in start or self._options.late == "route":
+            offset[LATE_LOG] = start.get(LATE_LOG) or _new_late_log()
+        return offset
 
     def _new_gateway(self, source: Source[Any, Any]) -> GatewayServer:
         # Imported here: few queries have a gateway.
