@@ -31,7 +31,7 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64A
 if TYPE_CHECKING:
     from alignment.event_time_range import EventTimeRange
     from alignment.index.opaque import OpaqueBlocks
-    from alignment.index.outside import OutsideBlock, OutsideRecords
+    from alignment.index.row_limit import OutsideBlock, OutsideRecords
 
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
@@ -70,7 +70,7 @@ class EventTimeIndex:
 
             self._opaque = OpaqueBlocks(self._table, locate)
         if wanted:
-            from alignment.index.outside import OutsideRecords
+            from alignment.index.row_limit import OutsideRecords
 
             self._outside = OutsideRecords(self._table, self._loaded, load, wanted)
 

@@ -16,18 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from streaming_source.connectors.files.backlog import WaitingFile
-from streaming_source.connectors.files.checkpoint import (
+from streaming_source.connectors.files.file_discovery import FileDiscovery
+from streaming_source.connectors.files.finished import RecentFiles, order_key
+from streaming_source.connectors.files.finished_log import FinishedLog
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile
+from streaming_source.connectors.files.marks import MARK, Marks, MarkSketch, marks_of
+from streaming_source.connectors.files.split import (
     FileOrder,
     FilesCheckpoint,
     FilesCheckpointSerializer,
     OrderKey,
     Remembered,
 )
-from streaming_source.connectors.files.file_discovery import FileDiscovery
-from streaming_source.connectors.files.finished import RecentFiles, order_key
-from streaming_source.connectors.files.finished_log import FinishedLog
-from streaming_source.connectors.files.listing import ListedDirectory, ListedFile
-from streaming_source.connectors.files.marks import MARK, Marks, MarkSketch, marks_of
 from streaming_source.data_files.file import FileBlocks
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError

@@ -17,7 +17,7 @@ from alignment.strategy import WatermarkStrategy
 from alignment.timestamps import FieldTimestampAssigner
 from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors.files import FileSource, finite, listing
-from streaming_source.connectors.files.checkpoint import FileOrder
+from streaming_source.connectors.files.split import FileOrder
 from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 from streaming_source.testing import FakeClock, SourceHarness

@@ -18,9 +18,9 @@ from streaming_source.checkpoint.micro_batches import Checkpoint
 from streaming_source.checkpoint.source_offsets import file_log
 from streaming_source.connectors import FileSource
 from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit
-from streaming_source.connectors.files.checkpoint import Remembered
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.split import Remembered
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US
 from streaming_source.connectors.files import FileSource
-from streaming_source.connectors.files.checkpoint import FilesCheckpoint, Remembered, Segment
-from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment
 from streaming_source.coordinator import RunState, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.before_4_2 import ReadMaxRows

@@ -11,9 +11,9 @@ import numpy as np
 from sortedcontainers import SortedDict, SortedList
 
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey
 from streaming_source.connectors.files.finished import order_key
 from streaming_source.connectors.files.listing import ListedFile
+from streaming_source.connectors.files.split import FileOrder, OrderKey
 from streaming_source.data_files.file import FileBlocks
 
 _KEY: Final = struct.Struct(">?Q")

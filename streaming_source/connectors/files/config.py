@@ -27,9 +27,9 @@ from streaming_source.api.options import (
     option_names,
     text,
 )
-from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.given_columns import GivenColumns
 from streaming_source.connectors.files.selection import Selection, modified_ms, split_paths
+from streaming_source.connectors.files.split import FileOrder
 from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
 from streaming_source.data_files.stores import (

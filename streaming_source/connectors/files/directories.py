@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from alignment.arrow_times import format_timestamp
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.listing import ListedFile, Lister, list_directory
-from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError

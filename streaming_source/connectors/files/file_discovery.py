@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.connectors.files.backlog import WaitingFile
-from streaming_source.connectors.files.checkpoint import FileOrder
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.lagging import Span
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister
 from streaming_source.connectors.files.marks import NO_MARKS, Known, Marks, MarkSet
+from streaming_source.connectors.files.split import FileOrder
 from streaming_source.data_files.file import FileBlocks
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from sortedcontainers import SortedDict
 
 from alignment.arrow_times import format_timestamp
 from alignment.shown import log_of
-from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered, Segment
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, NO_MARKS, Known, Marks, MarkSet, MarkSketch, marks_of
+from streaming_source.connectors.files.split import FileOrder, OrderKey, Remembered, Segment
 from streaming_source.exceptions import MalformedDataError
 
 _log = log_of(__name__)

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
-from streaming_source.connectors.files.checkpoint import FileOrder, OrderKey, Remembered
 from streaming_source.connectors.files.finished import FinishedFiles
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import MARK, NO_MARKS, Marks
+from streaming_source.connectors.files.split import FileOrder, OrderKey, Remembered
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError

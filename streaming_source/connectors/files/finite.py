@@ -17,7 +17,6 @@ from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
-from streaming_source.connectors.files.checkpoint import FilesCheckpoint
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles
@@ -26,7 +25,7 @@ from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.lagging import LaggingDirectories
 from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
 from streaming_source.connectors.files.marks import Known, MarkSet
-from streaming_source.connectors.files.split import FileSplit
+from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError, OptionError

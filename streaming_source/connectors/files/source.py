@@ -14,17 +14,18 @@ import pyarrow as pa
 from alignment.arrow_times import format_timestamp
 from alignment.shown import log_of
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
-from streaming_source.connectors.files.checkpoint import (
-    FilesCheckpoint,
-    FilesCheckpointSerializer,
-    Remembered,
-    Segment,
-)
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
-from streaming_source.connectors.files.split import FileSplit, FileSplitSerializer
+from streaming_source.connectors.files.split import (
+    FilesCheckpoint,
+    FilesCheckpointSerializer,
+    FileSplit,
+    FileSplitSerializer,
+    Remembered,
+    Segment,
+)
 from streaming_source.data_files.evolution import found_as, merged
 from streaming_source.data_files.faults import StoreRetries, faults_of
 from streaming_source.data_files.file import DataFile, StoredFile
