@@ -69,7 +69,7 @@ FEATURES = {
     "column names of Delta and Iceberg": r"data_files\.stored_names:",
     "events of a source": r"coordinator\.enumerator_host:EnumeratorHost\.(take_events|post_source_event)",
     "eventLog": r"alignment\.recording:",
-    "eventTimeFrom and eventTimeUntil": r"alignment\.(event_time_range|index\.outside):|coordinator\.overlap:|"
+    "eventTimeFrom and eventTimeUntil": r"alignment\.(event_time_range|index\.row_limit:Outside\w+)[:.]|coordinator\.overlap:|"
     r"\.(after_unwanted|count_outside|load_wanted)$|SourceCoordinator\._check_overlap$",
     "gateway": r"streaming_source\.gateway|planning:StreamPlanning\._new_gateway",
     "generator of watermarks": r"alignment\.split_generators:|_generators_to_json|\.generators_since$",

@@ -1,4 +1,4 @@
-"""All that an offset has of files: splits over them, which files are finished, and how a finished file is known again."""
+"""All that an offset has of files: splits over them, which files are finished, and how one of them is known again."""
 
 from __future__ import annotations
 
