@@ -32,7 +32,7 @@ _NAMED: Final = 10
 
 
 class PlannerWarnings:
-    """Says in the log what a user should know of a plan, most of it once in the life of a planner.
+    """Log lines on what a user should know of a plan, most of them once in the life of a planner.
 
     `outlying` are the records that stand out in the plans so far.
     """

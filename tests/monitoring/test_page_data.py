@@ -20,7 +20,7 @@ from streaming_source.tools.pages.html_page import html_report, points_of
 from tests.monitoring.pages import batches_of, data_of, four_kinds, page_of, write_page
 from tests.monitoring.situations import Situation, finished, nothing_there, records
 
-PARTS = files("streaming_source.monitoring") / "page"
+PARTS = files("streaming_source.tools.pages") / "page"
 LETTERS = {"active": "a", "paused": "p", "idle": "i"}
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node, to run the script of the page")
 

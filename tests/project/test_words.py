@@ -26,10 +26,13 @@ PLAIN_PAGES = ("README.md", "files.md", "options.md", "write-a-connector.md")
 
 PLAIN_MODULES = (
     "streaming_source/api",
-    "streaming_source/auditing",
+    "streaming_source/tools/auditing",
+    "streaming_source/tools/pages",
     "streaming_source/connectors/files",
     "streaming_source/connectors/kafka",
     "streaming_source/coordinator/coordinator.py",
+    "streaming_source/coordinator/planner_warnings.py",
+    "streaming_source/coordinator/rules.py",
     "streaming_source/data_files",
     "streaming_source/monitoring",
     "streaming_source/exceptions.py",

@@ -54,7 +54,7 @@ def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
 <div class="scroll" tabindex="0" role="region" aria-label="Splits">
 <table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div>
 {"<h2>How to lose nothing</h2>" if fixed else ""}{fixed}</main>"""
-    script = (files("streaming_source.auditing") / "page" / "audit.js").read_text(encoding="utf-8")
+    script = (files("streaming_source.tools.auditing") / "page" / "audit.js").read_text(encoding="utf-8")
     return page_of(title, body, _drawn(found, name), [script])
 
 

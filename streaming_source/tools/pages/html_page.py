@@ -240,7 +240,7 @@ def _unless_empty(values: list[int | None]) -> list[int | None] | None:
     return values if any(value is not None for value in values) else None
 
 
-_PARTS: Final = files("streaming_source.monitoring") / "page"
+_PARTS: Final = files("streaming_source.tools.pages") / "page"
 _SCRIPTS: Final = ("labels.js", "lanes.js", "page.js")
 
 
