@@ -138,6 +138,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterat
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _notes_are_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each planner looks through the notes of all others of its user, of which earlier runs have left thousands."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr("tempfile.tempdir", folder)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _messages_in_one_line() -> Iterator[None]:
     """So `match` need not know where a message is broken; `tests/spark/test_misuse.py` sees what users see."""
     with pytest.MonkeyPatch.context() as patch:
