@@ -29,8 +29,10 @@ from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
 from tests.examples import examples, one_in
+from tests.spark.answers import Windows
 from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
-from tests.spark.support import SECOND, available_now, write_file
+from tests.spark.support import SECOND, available_now, naive_windows, write_file
+from tests.spark.twin import Twin, frame
 
 DDL = "t timestamp, n bigint, s string"
 FIRST, LAST = T0 - 3 * SECOND, T0 + 63 * SECOND
@@ -517,7 +519,7 @@ def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(
     options = {"eventTimeColumn": "ts", "splitBy": "directory", "late": "route", "maxOutOfOrderness": "0 seconds"}
     options |= {"lateLocation": str(tmp_path / "log"), **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
 
-    def frame() -> DataFrame:
+    def loaded() -> DataFrame:
         return read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
 
     def seconds(rows: Any) -> list[int]:
@@ -529,10 +531,10 @@ def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(
 
     # Before the range, in it, and behind it; then the same again, below the watermark by now, and one that is not.
     write_file(tmp_path / "in" / "f0.parquet", T0 + np.array([10, 150, 210]) * SECOND)
-    assert read(frame(), "kept") == [150]
+    assert read(loaded(), "kept") == [150]
     write_file(tmp_path / "in" / "f1.parquet", T0 + np.array([20, 120, 205, 160, 300]) * SECOND)
-    assert read(frame(), "kept") == [150]
-    assert read(late_records(frame(), str(tmp_path / "cp-kept")), "late") == [120, 160]
+    assert read(loaded(), "kept") == [150]
+    assert read(late_records(loaded(), str(tmp_path / "cp-kept")), "late") == [120, 160]
 
 
 @pytest.mark.spark
@@ -551,37 +553,19 @@ def test_generated_records_and_those_of_a_source_are_chosen_too(spark: SparkSess
     assert chosen == [us for us in everything if middle <= us < last]
 
 
-@pytest.mark.spark
-def test_a_query_over_a_range_counts_what_a_batch_over_it_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_over_a_range_counts_what_a_batch_over_it_counts(tmp_path: Path) -> None:
     """Windows over a skewed directory: the records before and behind the range close no window and are in none."""
-    rng = np.random.default_rng(11)
+    rng, written = np.random.default_rng(11), []
     for number in range(4):
         times = T0 + (number * 900 + np.arange(1200) + rng.integers(-3, 4, 1200)) * SECOND
-        write_file(tmp_path / "in" / f"f{number}.parquet", times, row_group_size=100)
+        write_file(tmp_path / "in" / f"f{number}.parquet", times, "s", row_group_size=100)
+        written.append(times)
     first, until = T0 + 700 * SECOND, T0 + 2500 * SECOND
-    options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "7 seconds", "bounded": "true", "maxRowsPerTrigger": "500"}
-    reader = read_stream(spark).format("aligned_files").options(**options, **of_range(first, until))
-    windows = reader.load(str(tmp_path / "in")).groupBy(F.window("ts", "1 minute")).count()
-    everything = spark.read.parquet(str(tmp_path / "in"))
-    wanted = everything.where(F.unix_micros("ts").between(first, until - 1))
-    assert until_end(windows, tmp_path / "checkpoint") == sorted(
-        (int(row.window.start.timestamp()), row["count"])
-        for row in wanted.groupBy(F.window("ts", "1 minute")).count().collect()
-    )
-
-
-def until_end(windows: DataFrame, checkpoint: Path) -> list[tuple[int, int]]:
-    """What a bounded query over windows emits, by the beginnings of the windows."""
-    found: list[tuple[int, int]] = []
-
-    def take(batch: DataFrame, _: int) -> None:
-        found.extend((int(row.window.start.timestamp()), row["count"]) for row in batch.collect())
-
-    writer = windows.writeStream.outputMode("append").foreachBatch(take)
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    query.awaitTermination(120)
-    assert not query.isActive
-    return sorted(found)
+    options = {"maxOutOfOrderness": "7 seconds", "bounded": "true", "maxRowsPerTrigger": "500"}
+    loaded = frame(tmp_path / "in", **options, **of_range(first, until))
+    everything = np.concatenate(written)
+    wanted = everything[(first <= everything) & (everything < until)]
+    assert Twin(tmp_path / "cp", loaded, answer=Windows()).run().rows == naive_windows({"s": wanted})
 
 
 class Shared(DataSource):

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +21,7 @@ from alignment.watermarks import WatermarkOutput
 from streaming_source import from_source, read_stream
 from streaming_source.connectors.files import FileSource
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
+from tests.spark.answers import Rows, Windows
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     MS,
@@ -38,8 +41,7 @@ from tests.spark.support import (
     write_file,
     write_logs,
 )
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Twin, frame, source_frame
 
 Reads = dict[int, Counter[str]]
 
@@ -72,36 +74,33 @@ def positions_by_batch(spark: SparkSession, frame: DataFrame, checkpoint: Path) 
     return [json.loads(p.json) for p in query.recentProgress], read
 
 
-@pytest.mark.parametrize(
-    ("skew", "options"),
-    [
-        pytest.param("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}, marks=[pytest.mark.soak, by_limits]),
-        pytest.param("one-fast", {"maxRowsPerTrigger": 230}, marks=pytest.mark.soak),
-        ("one-tiny", {"maxRowsPerTrigger": 150}),
-        pytest.param("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}, marks=by_limits),
-    ],
-)
-def test_the_reported_watermark_is_the_naive_minimum_in_every_micro_batch(
-    spark: SparkSession, exact: Loader, tmp_path: Path, skew: str, options: dict[str, object]
-) -> None:
-    logs: Logs = SKEWS[skew]
-    write_logs(tmp_path / "in", logs, row_group_size=40)
-    by_file = options.get("splitBy") == "file"
-    if by_file:
-        logs = {
-            f"{split}/part-{number:03d}.parquet": part
-            for split, times in logs.items()
-            for number, part in enumerate(np.array_split(times, 3))
-        }
-    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", includeMetadata="true", **options)
-    progress, read = positions_by_batch(spark, frame, tmp_path / "cp")
+MINIMA: list[tuple[str, dict[str, Any]]] = [
+    ("one-ahead", {"bounded": "true", "maxRowsPerTrigger": 190}),
+    ("one-fast", {"maxRowsPerTrigger": 230}),
+    ("one-tiny", {"maxRowsPerTrigger": 150}),
+    ("one-tiny", {"bounded": "true", "splitBy": "file", "maxRowsPerTrigger": 180}),
+]
+
+
+def written(folder: Path, skew: str, options: dict[str, Any]) -> Logs:
+    """The files of a skew; its logs as the splits of a query with these options."""
+    write_logs(folder, SKEWS[skew], row_group_size=40)
+    if options.get("splitBy") != "file":
+        return SKEWS[skew]
+    return {
+        f"{split}/part-{number:03d}.parquet": part
+        for split, times in SKEWS[skew].items()
+        for number, part in enumerate(np.array_split(times, 3))
+    }
+
+
+def check_minima(logs: Logs, watermarks_ms: dict[int, int], read: Reads, options: dict[str, Any]) -> None:
+    """What a micro-batch reports, by its number, is what those before it announced."""
     assert len(read) >= 5
     assert sum(read[max(read)].values()) == sum(map(len, logs.values()))
     expected, seen = 0, []
-    for p in progress:
-        # What a batch reports is what the batches before it announced.
-        assert watermark_ms(p) == expected
-        batch = p["batchId"]
+    for batch, reported_ms in watermarks_ms.items():
+        assert reported_ms == expected
         if batch not in read:
             continue
         naive = naive_watermark(logs, read[batch], 5 * SECOND, complete="bounded" in options)
@@ -113,21 +112,60 @@ def test_the_reported_watermark_is_the_naive_minimum_in_every_micro_batch(
     assert len(set(seen)) >= (1 if options == {"maxRowsPerTrigger": 150} else 3)
 
 
+@pytest.mark.spark
 @by_limits
-def test_splits_that_were_never_read_hold_the_watermark_below_their_first_record(
+def test_the_watermark_that_spark_reports_is_the_naive_minimum_in_every_micro_batch(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
+    skew, options = MINIMA[-1]
+    logs = written(tmp_path / "in", skew, options)
+    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", includeMetadata="true", **options)
+    progress, read = positions_by_batch(spark, frame, tmp_path / "cp")
+    check_minima(logs, {p["batchId"]: watermark_ms(p) for p in progress}, read, options)
+
+
+@pytest.mark.parametrize(("skew", "options"), MINIMA)
+def test_the_watermark_is_the_naive_minimum_in_every_micro_batch(
+    tmp_path: Path, skew: str, options: dict[str, Any]
+) -> None:
+    logs = written(tmp_path / "in", skew, options)
+    read = twin_of(tmp_path, maxOutOfOrderness="5 seconds", includeMetadata="true", **options)
+    check_minima(logs, {n: batch.watermark_ms for n, batch in enumerate(read.batches)}, positions(read), options)
+
+
+def twin_of(folder: Path, answer: Rows | None = None, **options: Any) -> Twin:
+    """A query that has read all that is there."""
+    return Twin(folder / "cp", frame(folder / "in", **options), answer=answer or Windows()).run()
+
+
+def positions(twin: Twin) -> Reads:
+    """After each micro-batch how much of each split was read; each goes on where the split's last one ended."""
+    read: Reads = {}
+    so_far: Counter[str] = Counter()
+    for number, batch in enumerate(twin.batches):
+        (table,) = batch.read
+        for split in set(table["_split"].to_pylist()):
+            places = table.filter(pc.equal(table["_split"], split))["_position"].to_pylist()
+            assert sorted(places) == list(range(so_far[split], so_far[split] + len(places)))
+            so_far[split] += len(places)
+        if len(table):
+            read[number] = so_far.copy()
+    return read
+
+
+def test_splits_that_were_never_read_hold_the_watermark_below_their_first_record(tmp_path: Path) -> None:
     write_file(tmp_path / "in" / "early" / "f.parquet", T0 + np.arange(50) * SECOND)
     write_file(tmp_path / "in" / "late" / "f.parquet", T0 + 3600 * SECOND + np.arange(50) * SECOND)
-    frame = exact(tmp_path / "in", maxRowsPerTrigger=20, includeMetadata="true", bounded="true")
-    progress, read = positions_by_batch(spark, frame, tmp_path / "cp")
+    twin = twin_of(tmp_path, maxRowsPerTrigger=20, includeMetadata="true", bounded="true")
+    read, watermarks_ms = positions(twin), [batch.watermark_ms for batch in twin.batches]
     assert read[1] == {"early": 40}
-    assert watermark_ms(progress[2]) == (T0 + 39 * SECOND - 1) // MS
+    assert watermarks_ms[2] == (T0 + 39 * SECOND - 1) // MS
     # `early` is finished; `late` holds the watermark at the last record read.
     assert read[2] == {"early": 50, "late": 10}
-    assert watermark_ms(progress[3]) == (T0 + 3609 * SECOND - 1) // MS
+    assert watermarks_ms[3] == (T0 + 3609 * SECOND - 1) // MS
 
 
+@pytest.mark.spark
 def test_a_bounded_source_ends_at_the_latest_watermark_and_leaves_no_state(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
@@ -146,6 +184,7 @@ def data_alone(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
 
 
+@pytest.mark.spark
 @pytest.mark.usefixtures("data_alone")
 @pytest.mark.parametrize(
     "door",
@@ -170,21 +209,21 @@ def test_a_bounded_source_closes_its_last_windows_without_micro_batches_without_
         assert run.rows == naive_windows(logs)
 
 
-def test_a_bounded_source_is_complete_under_any_trigger_and_a_query_that_triggers_goes_on(
-    spark: SparkSession, exact: Loader, tmp_path: Path
-) -> None:
+def test_a_bounded_source_is_complete_under_any_trigger_and_a_query_that_triggers_goes_on(tmp_path: Path) -> None:
     logs = SKEWS["one-tiny"]
     write_logs(tmp_path / "in", logs)
-    frame = exact(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true")
-    run = Run(spark, windows(frame), tmp_path / "cp", trigger={"processingTime": "100 milliseconds"})
-    run.query.processAllAvailable()
-    assert run.rows == naive_windows(logs)
-    write_file(tmp_path / "in" / "later" / "f.parquet", T0 + np.arange(100) * SECOND)
-    run.query.processAllAvailable()
-    assert run.query.isActive
-    assert run.rows == naive_windows(logs)
+
+    def later(twin: Twin) -> None:
+        if twin.rows == naive_windows(logs):
+            write_file(tmp_path / "in" / "later" / "f.parquet", T0 + np.arange(100) * SECOND)
+
+    bounded = frame(tmp_path / "in", maxOutOfOrderness="5 seconds", bounded="true")
+    twin = Twin(tmp_path / "cp", bounded, answer=Windows()).run("processingTime", each=later)
+    assert (tmp_path / "in" / "later").exists()
+    assert twin.rows == naive_windows(logs)
 
 
+@pytest.mark.spark
 def test_filters_on_other_columns_do_not_take_the_watermark_row_away(
     spark: SparkSession, exact: Loader, tmp_path: Path
 ) -> None:
@@ -198,7 +237,7 @@ def test_filters_on_other_columns_do_not_take_the_watermark_row_away(
     assert state_rows(run) == 0
 
 
-def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(tmp_path: Path) -> None:
     class TenSecondsBehind(WatermarkGenerator):
         def __init__(self) -> None:
             self.latest = 0
@@ -215,11 +254,12 @@ def test_a_strategy_with_a_generator_of_the_users_own_sets_the_watermark(spark: 
     for split, ahead in (("a", 0), ("b", 100)):
         write_file(tmp_path / "in" / split / "f.parquet", T0 + ahead * SECOND + np.arange(60) * SECOND)
     strategy = WatermarkStrategy.for_generator(TenSecondsBehind).with_timestamp_assigner("ts")
-    frame = streaming_source.from_source(spark, FileSource(str(tmp_path / "in")), strategy, "own_generator")
-    run = available_now(spark, windows(frame, "10 seconds"), tmp_path / "cp")
-    assert watermark_ms(run.progress[-1]) == (T0 + 49 * SECOND) // MS
+    loaded = source_frame(FileSource(str(tmp_path / "in")), strategy)
+    twin = Twin(tmp_path / "cp", loaded, answer=Windows(10 * SECOND)).run()
+    assert twin.watermark_ms == (T0 + 49 * SECOND) // MS
 
 
+@pytest.mark.spark
 def test_a_generator_of_the_users_own_lets_a_silent_split_go_although_no_record_comes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -253,15 +293,15 @@ def test_a_generator_of_the_users_own_lets_a_silent_split_go_although_no_record_
     assert run.rows == [window for window in naive_windows(logs, 10 * SECOND) if window[1] <= last]
 
 
-def test_perfect_watermarks_need_no_bound(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+def test_perfect_watermarks_need_no_bound(tmp_path: Path) -> None:
     logs = SKEWS["one-fast"]  # out of order by 5 seconds, and no bound is given
     write_logs(tmp_path / "in", logs, row_group_size=40)
-    frame = exact(tmp_path / "in", lateness="none", late="fail", maxRowsPerTrigger=220, bounded="true")
-    run = available_now(spark, windows(frame), tmp_path / "cp")
-    assert run.rows == naive_windows(logs)
-    assert not any(any(entry[3:4]) for p in run.progress for entry in end_offset(p)["splits"])
+    twin = twin_of(tmp_path, lateness="none", late="fail", maxRowsPerTrigger=220, bounded="true")
+    assert twin.rows == naive_windows(logs)
+    assert not any(any(entry[3:4]) for batch in twin.batches for entry in batch.offsets[0]["splits"])
 
 
+@pytest.mark.spark
 def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_path: Path) -> None:
     write_file(tmp_path / "in" / "a" / "f.parquet", T0 + np.array([100, 200, 50, 210]) * SECOND)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=10)).with_timestamp_assigner("ts")
@@ -277,6 +317,7 @@ def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_
     assert end_offset(run.progress[-1])["splits"][0][3] == 1
 
 
+@pytest.mark.spark
 def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
     write_logs(tmp_path / "in", SKEWS["one-tiny"])
     zone = spark.conf.get("spark.sql.session.timeZone")
@@ -288,22 +329,19 @@ def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: L
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
-def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(
-    spark: SparkSession, exact: Loader, tmp_path: Path
-) -> None:
+def test_a_read_limit_of_one_row_still_gives_every_row_and_never_a_late_one(tmp_path: Path) -> None:
     for split in ("a", "b"):
         write_file(tmp_path / "in" / split / "f.parquet", T0 + np.array([2, 0, 3]) * SECOND)
-    frame = exact(tmp_path / "in", maxOutOfOrderness="2 seconds", maxRowsPerTrigger=1, late="fail", bounded="true")
-    run = Run(spark, windows(frame, "1 second"), tmp_path / "cp").caught_up()
-    assert [(start - T0) // SECOND for start, *_ in run.rows] == [0, 0, 2, 2, 3, 3]
+    options = {"maxOutOfOrderness": "2 seconds", "maxRowsPerTrigger": 1, "late": "fail", "bounded": "true"}
+    twin = twin_of(tmp_path, Windows(SECOND), **options)
+    assert [(start - T0) // SECOND for start, *_ in twin.rows] == [0, 0, 2, 2, 3, 3]
 
 
-def test_a_record_from_the_future_closes_no_window(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
+def test_a_record_from_the_future_closes_no_window(tmp_path: Path) -> None:
     logs = SKEWS["one-ahead"]
     broken = {split: times.copy() for split, times in logs.items()}
     broken["split-2"][40] += 200 * 365 * 86_400 * SECOND
     write_logs(tmp_path / "in", broken)
     options = {"maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 300, "bounded": "true"}
-    frame = exact(tmp_path / "in", maxFutureSkew="1 hour", invalidTimestamp="drop", late="fail", **options)
-    run = available_now(spark, windows(frame), tmp_path / "cp")
-    assert run.rows == naive_windows({**logs, "split-2": np.delete(logs["split-2"], 40)})
+    twin = twin_of(tmp_path, maxFutureSkew="1 hour", invalidTimestamp="drop", late="fail", **options)
+    assert twin.rows == naive_windows({**logs, "split-2": np.delete(logs["split-2"], 40)})

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import FileSource
+from tests.spark import twin as twins
+from tests.spark.answers import Distinct, Windows
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     SECOND,
@@ -24,12 +26,10 @@ from tests.spark.support import (
     naive_windows,
     skewed_logs,
     state_rows,
-    windows,
     write_file,
     write_logs,
 )
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Frame, Twin
 
 STRATEGY = WatermarkStrategy.for_bounded_out_of_orderness(timedelta(seconds=5)).with_timestamp_assigner("ts")
 LEFT = skewed_logs(11, rows=(150, 90), starts=(0, 600 * SECOND), steps=(2 * SECOND, 5 * SECOND))
@@ -48,6 +48,7 @@ def joined(left: DataFrame, right: DataFrame, how: str) -> DataFrame:
     return left.join(right, near, how).select(*micros, "lk", F.coalesce("rk", F.lit("none")).alias("rk"))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("how", [pytest.param("inner", marks=pytest.mark.soak), "left_outer"])
 def test_a_stream_stream_join_gives_the_rows_of_the_batch_join_and_ends_without_state(
     spark: SparkSession, batch: Loader, tmp_path: Path, how: str
@@ -62,6 +63,7 @@ def test_a_stream_stream_join_gives_the_rows_of_the_batch_join_and_ends_without_
     assert state_rows(run) == 0
 
 
+@pytest.mark.spark
 def test_a_join_goes_on_after_a_restart_in_which_one_side_has_nothing_more_to_say(
     spark: SparkSession, batch: Loader, tmp_path: Path
 ) -> None:
@@ -86,18 +88,28 @@ def test_a_join_goes_on_after_a_restart_in_which_one_side_has_nothing_more_to_sa
     assert state_rows(again) == 0
 
 
-def test_drop_duplicates_gives_the_distinct_rows_of_the_batch_and_ends_without_state(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def bounded(path: Path, **options: Any) -> Frame:
+    return twins.frame(path, maxOutOfOrderness="5 seconds", bounded="true", **options)
+
+
+def test_drop_duplicates_gives_the_distinct_rows_of_the_batch(tmp_path: Path) -> None:
     # Each record twice, in splits that lie ten minutes apart in reading.
     times = {"a": LEFT["split-0"], "b": LEFT["split-0"]}
     write_logs(tmp_path / "in", times, files=2)
-    frame = source_frame(spark, tmp_path / "in", "distinct", maxRowsPerTrigger=70)
+    twin = Twin(tmp_path / "cp", bounded(tmp_path / "in", maxRowsPerTrigger=70), answer=Distinct()).run()
+    assert [t for (t,) in twin.rows] == sorted(set(LEFT["split-0"].tolist()))
+
+
+@pytest.mark.spark
+def test_drop_duplicates_on_spark_ends_without_state(spark: SparkSession, tmp_path: Path) -> None:
+    write_logs(tmp_path / "in", {"a": LEFT["split-0"], "b": LEFT["split-0"]}, files=2)
+    frame = source_frame(spark, tmp_path / "in", "distinct")
     run = available_now(spark, frame.select("ts").dropDuplicates(["ts"]), tmp_path / "cp")
     assert len(run.rows) == len(set(LEFT["split-0"].tolist()))
     assert state_rows(run) == 0
 
 
+@pytest.mark.spark
 def test_session_windows_are_those_of_the_batch_and_end_without_state(
     spark: SparkSession, batch: Loader, tmp_path: Path
 ) -> None:
@@ -113,15 +125,16 @@ def test_session_windows_are_those_of_the_batch_and_end_without_state(
     assert state_rows(run) == 0
 
 
-def test_a_union_of_sources_follows_the_slower_one(spark: SparkSession, tmp_path: Path) -> None:
-    write_logs(tmp_path / "left", LEFT)
-    write_logs(tmp_path / "right", {f"r-{split}": times for split, times in RIGHT.items()})
-    frames = [source_frame(spark, tmp_path / s, f"union_{s}", maxRowsPerTrigger=90) for s in ("left", "right")]
-    run = available_now(spark, windows(frames[0].union(frames[1])), tmp_path / "cp")
-    assert run.rows == naive_windows({**LEFT, **{f"r-{split}": times for split, times in RIGHT.items()}})
-    assert state_rows(run) == 0
+def test_a_union_of_sources_follows_the_slower_one(tmp_path: Path) -> None:
+    both = {"left": LEFT, "right": {f"r-{split}": times for split, times in RIGHT.items()}}
+    for side, logs in both.items():
+        write_logs(tmp_path / side, logs)
+    frames = [bounded(tmp_path / side, maxRowsPerTrigger=90) for side in both]
+    twin = Twin(tmp_path / "cp", *frames, answer=Windows()).run()
+    assert twin.rows == naive_windows({**both["left"], **both["right"]})
 
 
+@pytest.mark.spark
 def test_foreach_batch_sees_each_record_once_and_no_watermark_row(spark: SparkSession, tmp_path: Path) -> None:
     write_logs(tmp_path / "in", LEFT)
     seen: list[tuple[str, int]] = []
