@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source import WatermarkStrategy, explain, from_source, read_stream
+from streaming_source import WatermarkStrategy, from_source, read_stream
 from streaming_source.connectors import FileSource
+from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from tests.docs.pages import ROOT, blocks
+from tests.spark.answers import Windows
 from tests.spark.support import SECOND, Run, end_offset, naive_windows, write_file
-
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+from tests.spark.twin import Trigger, Twin, frame
 
 DAY = 86_400 * SECOND
 FIRST = 20_544 * DAY  # 2026-04-01
@@ -32,14 +32,44 @@ def day(number: int) -> np.ndarray:
     return FIRST + number * DAY + np.arange(EACH, dtype=np.int64) * 120 * SECOND
 
 
-@dataclass
-class Job:
+class Airports:
+    """What airports deliver, as files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.flights: dict[str, np.ndarray] = {}
+
+    def deliver(self, delivers: Mapping[str, Sequence[int]]) -> None:
+        for airport, days in delivers.items():
+            for number in days:
+                write_file(self.root / "flights" / airport / f"{number:02}.parquet", day(number), airport)
+                self.flights[airport] = np.concatenate([self.flights.get(airport, day(0)[:0]), day(number)])
+
+    def expected(self, days: int) -> list[tuple[Any, ...]]:
+        """The counts of the first days, of all that was delivered."""
+        return [row for row in naive_windows(self.flights, DAY) if row[1] <= FIRST + days * DAY]
+
+
+class NightlyTwin(Airports):
+    """The job without Spark; the frame is loaded in its first night."""
+
+    twin: Twin | None = None
+
+    def night(self, trigger: Trigger = "availableNow", **delivers: list[int]) -> Twin:
+        self.deliver(delivers)
+        if self.twin is None:
+            options = {"maxOutOfOrderness": "1 minute", "splitBy": "directory"}
+            self.twin = Twin(self.root / "cp", frame(self.root / "flights", **options), answer=Windows(DAY))
+        return self.twin.run(trigger)
+
+
+class Job(Airports):
     """Counts flights by airport and day, each run from its checkpoint into the same files."""
 
-    spark: SparkSession
-    root: Path
-    options: Mapping[str, str] = field(default_factory=dict)
-    flights: dict[str, np.ndarray] = field(default_factory=dict)
+    def __init__(self, spark: SparkSession, root: Path, options: Mapping[str, str] | None = None) -> None:
+        super().__init__(root)
+        self.spark = spark
+        self.options = options or {}
 
     def frame(self) -> DataFrame:
         reader = read_stream(self.spark).format("aligned_files").schema(SCHEMA)
@@ -50,35 +80,30 @@ class Job:
 
     def night(self, trigger: str = "availableNow", **delivers: list[int]) -> Run:
         """A run after the airports have delivered these days."""
-        for airport, days in delivers.items():
-            for number in days:
-                write_file(self.root / "flights" / airport / f"{number:02}.parquet", day(number), airport)
-                self.flights[airport] = np.concatenate([self.flights.get(airport, day(0)[:0]), day(number)])
+        self.deliver(delivers)
         counted = self.frame().groupBy(F.window("ts", "1 day"), "s").count()
         named = counted.select(F.unix_micros("window.start"), F.unix_micros("window.end"), "s", "count")
         return Run(self.spark, named, self.root / "cp", trigger={trigger: True}, files=self.root / "out").finished()
 
-    def expected(self, days: int) -> list[tuple[Any, ...]]:
-        """The counts of the first days, of all that was delivered."""
-        return [row for row in naive_windows(self.flights, DAY) if row[1] <= FIRST + days * DAY]
+
+def late(run: Run | Twin) -> int:
+    return sum(entry[3] for entry in last_offset(run)["splits"] if len(entry) > 3)
 
 
-def late(run: Run) -> int:
-    return sum(entry[3] for entry in end_offset(run.progress[-1])["splits"] if len(entry) > 3)
+def last_offset(run: Run | Twin) -> dict[str, Any]:
+    return end_offset(run.progress[-1]) if isinstance(run, Run) else run.batches[-1].offsets[0]
 
 
-def why(run: Run) -> str:
-    """What the progress says, which is the report of the source; before Spark 4.2 that of its offset."""
-    return str(explain(run.query))
+def why(twin: Twin) -> str:
+    """What its checkpoint says."""
+    return str(explain_checkpoint(str(twin.checkpoint)))
 
 
 PRINTED = [block.text for block in blocks(ROOT / "docs" / "nightly-runs.md") if block.language == "text"]
 
 
-def test_a_night_late_costs_nothing_two_nights_cost_what_comes_then_and_one_that_is_gone_a_run(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    job = Job(spark, tmp_path)
+def test_a_night_late_costs_nothing_two_nights_cost_what_comes_then_and_one_that_is_gone_a_run(tmp_path: Path) -> None:
+    job = NightlyTwin(tmp_path)
     run = job.night(JFK=[0], LGA=[0])
     run = job.night(JFK=[1], LGA=[1])
     assert run.rows == job.expected(1)
@@ -106,6 +131,7 @@ def test_a_night_late_costs_nothing_two_nights_cost_what_comes_then_and_one_that
     assert "Advice (idleTimeout)" in text
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_with_an_idle_timeout_two_nights_late_lose_nothing(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path, {"idleTimeout": "3 days"})
@@ -117,6 +143,7 @@ def test_with_an_idle_timeout_two_nights_late_lose_nothing(spark: SparkSession, 
     assert late(run) == 0
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_a_night_without_any_file_is_a_run_and_ends(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(spark, tmp_path)
@@ -128,6 +155,7 @@ def test_a_night_without_any_file_is_a_run_and_ends(spark: SparkSession, tmp_pat
     assert run.rows == job.expected(1)
 
 
+@pytest.mark.spark
 def test_from_source_waits_for_a_night_as_read_stream_does(spark: SparkSession, tmp_path: Path) -> None:
     class OfSource(Job):
         def frame(self) -> DataFrame:
@@ -144,15 +172,13 @@ def test_from_source_waits_for_a_night_as_read_stream_does(spark: SparkSession, 
     assert late(run) == 0
 
 
-@pytest.mark.skipif(IS_BEFORE_4_2, reason="before Spark 4.2 a source is not told that a run is one micro-batch")
-def test_a_run_with_trigger_once_is_a_run_as_well(spark: SparkSession, tmp_path: Path) -> None:
-    job = Job(spark, tmp_path)
+def test_a_run_with_trigger_once_is_a_run_as_well(tmp_path: Path) -> None:
+    job = NightlyTwin(tmp_path)
     job.night("once", JFK=[0], LGA=[0])
     run = job.night("once", JFK=[1])
-    assert end_offset(run.progress[-1])["run"] == {"silent": ["LGA"], "ended": True}
+    assert last_offset(run)["run"] == {"silent": ["LGA"], "ended": True}
     run = job.night("once", JFK=[2], LGA=[1, 2])
     assert late(run) == 0
     job.night("once", JFK=[3])
     run = job.night("once", JFK=[4])
-    statuses = [entry[2] for entry in end_offset(run.progress[-1])["splits"]]
-    assert statuses == ["active", "idle"]
+    assert [entry[2] for entry in last_offset(run)["splits"]] == ["active", "idle"]

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import read_stream
+from tests.spark.answers import Windows
 from tests.spark.support import MINUTE, SECOND, T0, Logs, Run, available_now, end_offset, write_file
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Twin, frame
 
 NAMES = ("a", "b", "c")
 
@@ -61,6 +61,16 @@ def expected(shape: str, logs: Logs) -> list[tuple[object, ...]]:
     )
 
 
+def brought(folder: Path, logs: Logs, number: int, bringing: str, rng: np.random.Generator) -> Logs:
+    """The logs of the sources that get records before a run, with these."""
+    begin, found = T0 + number * 5 * MINUTE, {}
+    for name in bringing:
+        times = begin + np.sort(rng.choice(290, int(rng.integers(80, 240)), replace=False)) * SECOND
+        write_file(folder / name / "log" / f"{number:02}.parquet", times, name)
+        found[name] = np.concatenate([logs[name], times])
+    return found
+
+
 def check_schedule(
     spark: SparkSession,
     folder: Path,
@@ -79,28 +89,31 @@ def check_schedule(
     rng, names, done = np.random.default_rng(seed), NAMES[:sources], []
     logs: Logs = {name: np.empty(0, np.int64) for name in names}
     for number, bringing in enumerate(runs):
-        begin = T0 + number * 5 * MINUTE
-        for name in names:
-            if name in bringing:
-                times = begin + np.sort(rng.choice(290, int(rng.integers(80, 240)), replace=False)) * SECOND
-                write_file(folder / name / "log" / f"{number:02}.parquet", times, name)
-                logs[name] = np.concatenate([logs[name], times])
-        frame = SHAPES[shape]([load(spark, folder, name, max_rows, in_group=in_group) for name in names])
-        done.append(available_now(spark, frame, folder / "cp", files=folder / "out"))
+        logs |= brought(folder, logs, number, bringing, rng)
+        loaded = SHAPES[shape]([load(spark, folder, name, max_rows, in_group=in_group) for name in names])
+        done.append(available_now(spark, loaded, folder / "cp", files=folder / "out"))
         # Not after the last run alone: the slowest source is past the first minutes after each.
         assert done[-1].rows == expected(shape, logs)
     assert done[0].rows
     return done
 
 
-def test_the_watermark_goes_on_where_each_run_has_records_of_some_sources_alone(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_watermark_goes_on_where_each_run_has_records_of_some_sources_alone(tmp_path: Path) -> None:
     """SPARK-50046: with two of three sources in each run, Spark's own watermark stays at 0 for ever."""
-    # As many rows as a run brings: what a row limit does is in the random schedules.
-    check_schedule(spark, tmp_path, "union", 3, ["abc", "ab", "bc"], 1, in_group=False, max_rows=1000)
+    options = {"maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 150, "numReaders": 1}
+    logs: Logs = {name: np.empty(0, np.int64) for name in NAMES}
+    twin = None
+    for number, bringing in enumerate(["abc", "ab", "bc", "c", "ab"]):
+        logs |= brought(tmp_path, logs, number, bringing, np.random.default_rng(number))
+        if twin is None:
+            frames = [frame(tmp_path / name, **options) for name in NAMES]
+            twin = Twin(tmp_path / "cp", *frames, answer=Windows())
+        assert twin.run().rows == expected("union", logs)
+    assert twin is not None
+    assert twin.rows
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_the_members_of_a_group_stay_together_in_an_available_now_run(spark: SparkSession, tmp_path: Path) -> None:
     (run,) = check_schedule(spark, tmp_path, "join", 2, ["ab"], 2, in_group=True, max_rows=1000)
@@ -111,6 +124,7 @@ def test_the_members_of_a_group_stay_together_in_an_available_now_run(spark: Spa
     assert max(apart[:-2]) <= MINUTE
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(20))
 def test_random_schedules(spark: SparkSession, tmp_path: Path, seed: int) -> None:
