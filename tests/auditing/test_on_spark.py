@@ -255,20 +255,12 @@ QUERIES = {
     "dedupe": Query(10_000, name="dedupe"),
     "within": Query(10_000, name="dedupeWithinWatermark"),
 }
-FAST = ("tumbling", "parquet", "availableNow")
-CASES = [
-    FAST,
-    *(
-        pytest.param(query, ending, trigger, marks=pytest.mark.soak)
-        for query in QUERIES
-        for ending in WRITERS
-        for trigger in ("availableNow", "processingTime")
-        if (query, ending, trigger) != FAST
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "ending", "trigger"), CASES)
+@pytest.mark.soak
+@pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])
+@pytest.mark.parametrize("ending", WRITERS)
+@pytest.mark.parametrize("name", QUERIES)
 def test_a_query_that_was_killed_and_restarted_is_counted_to_the_row(
     spark: SparkSession, tmp_path: Path, name: str, ending: str, trigger: str
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from alignment.durations import format_duration
 from streaming_source.tools.cli.demo import load_flights, out_of_orderness_us, write_logs
 from streaming_source.tools.cli.main import app
+from tests.spark.answers import Windows, micros
+from tests.spark.twin import Twin, frame
 
+HOUR = 3_600_000_000
 SCRIPT = Path(sys.executable).parent / "streaming-source"
 
 
@@ -77,7 +82,7 @@ def test_logs_hold_each_flight_once_and_roll_by_rows(flights: pa.Table, tmp_path
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_demo_loses_nothing_where_sparks_own_stream_does(tmp_path: Path) -> None:
     output = tmp_path / "out"
     arguments = ["demo", "--months", "1", "--output", str(output)]
@@ -95,6 +100,25 @@ def test_the_demo_loses_nothing_where_sparks_own_stream_does(tmp_path: Path) -> 
     assert "aligned_files" in (output / "watermarks.html").read_text()
     assert "WARN" not in run.stdout + run.stderr, "Spark's log goes to its file"
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is left behind"
+
+
+def test_no_flight_of_a_month_is_lost_by_the_bound_of_the_demo(tmp_path: Path) -> None:
+    january = load_flights(1)
+    write_logs(january, tmp_path / "in", rows_per_file=2000)
+    bound = format_duration(out_of_orderness_us(january))
+    options = {"eventTimeColumn": "departure", "maxOutOfOrderness": bound, "maxDrift": "28 days", "bounded": "true"}
+    twin = Twin(
+        tmp_path / "cp",
+        frame(tmp_path / "in", maxRowsPerTrigger=9000, **options),
+        answer=Windows(HOUR, "carrier"),
+    ).run()
+    assert len(twin.batches) > 3
+    hours = Counter((t // HOUR * HOUR, carrier) for t, carrier in zip(*departures(january), strict=True))
+    assert twin.rows == sorted((start, start + HOUR, carrier, count) for (start, carrier), count in hours.items())
+
+
+def departures(flights: pa.Table) -> tuple[list[int], list[str]]:
+    return micros(flights["departure"]), flights["carrier"].to_pylist()
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:1", "k8s://https://127.0.0.1:1", "locl[*]", "spark://here"])

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from streaming_source import DeltaSource, WatermarkStrategy, explain, from_source, read_stream
-from tests.spark.support import Run, available_now, end_offset
-
-pytestmark = pytest.mark.spark
+from streaming_source.monitoring.explained import explain_checkpoint
+from tests.spark.answers import Windows
+from tests.spark.support import SECOND, Run, available_now
+from tests.spark.twin import Twin, frame
 
 DEVICES, EVERY_S = 6, 525
 START = datetime(2025, 1, 1, tzinfo=UTC)
@@ -39,28 +40,39 @@ def counted(run: Run) -> int:
     return sum(count for _, count in run.rows)
 
 
-def test_no_row_of_many_devices_is_lost_and_commits_follow(spark: SparkSession, tmp_path: Path) -> None:
-    table, files = str(tmp_path / "table"), tmp_path / "counts"
+def test_no_row_of_many_devices_is_lost_and_commits_follow(tmp_path: Path) -> None:
+    table = str(tmp_path / "table")
     rows = export(tmp_path / "table", 600, 3)
-    reader = read_stream(spark).format("aligned_delta").option("eventTimeColumn", "ts").option("maxRowsPerTrigger", 900)
-
-    run = available_now(spark, hourly(reader.load(table)), tmp_path / "run", files=files)
-
+    loaded = frame(table, "aligned_delta", maxRowsPerTrigger=900)
+    twin = Twin(tmp_path / "run", loaded, answer=Windows(3600 * SECOND, "device")).run()
     # The last hours are still open: of rows every 525 seconds, the last ones of each device.
-    assert rows - 7 * DEVICES <= counted(run) < rows
-    assert all(row["numRowsDroppedByWatermark"] == 0 for p in run.progress for row in p["stateOperators"])
-    enumerator = end_offset(run.progress[-1])["enumerator"][1]
+    assert rows - 7 * DEVICES <= sum(row[3] for row in twin.rows) < rows
+    enumerator = twin.batches[-1].offsets[0]["enumerator"][1]
     assert (enumerator["after"], "steps" in enumerator) == (17, False)
     later = pa.table({"ts": pa.array([START + timedelta(days=9)], pa.timestamp("us", "UTC")), "device": [7]})
     deltalake.write_deltalake(table, later, mode="append")
     deltalake.DeltaTable(table).optimize.compact()
+    assert sum(row[3] for row in twin.run().rows) == rows
+    assert "has been read to its end" in str(explain_checkpoint(str(twin.checkpoint)))
 
+
+@pytest.mark.spark
+def test_no_row_of_a_table_is_dropped_by_spark_and_a_later_commit_closes_its_windows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table, files = str(tmp_path / "table"), tmp_path / "counts"
+    rows = export(tmp_path / "table", 60, 1, devices=3)
+    reader = read_stream(spark).format("aligned_delta").option("eventTimeColumn", "ts").option("maxRowsPerTrigger", 90)
+    run = available_now(spark, hourly(reader.load(table)), tmp_path / "run", files=files)
+    assert all(row["numRowsDroppedByWatermark"] == 0 for p in run.progress for row in p["stateOperators"])
+    later = pa.table({"ts": pa.array([START + timedelta(days=9)], pa.timestamp("us", "UTC")), "device": [7]})
+    deltalake.write_deltalake(table, later, mode="append")
     again = available_now(spark, hourly(reader.load(table)), tmp_path / "run", files=files)
-
     assert counted(again) == rows
     assert "aligned_delta" in str(explain(again.query))
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_all_doors_lead_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "table"
@@ -79,6 +91,7 @@ def test_all_doors_lead_to_a_table(spark: SparkSession, tmp_path: Path) -> None:
     assert len(available_now(spark, plain.select("device"), tmp_path / "b").rows) == rows
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_of_the_export_of_twelve_devices_no_row_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     """Of the same table Delta's own source, four files a micro-batch and a delay of 1 hour, counts 107,987 rows."""

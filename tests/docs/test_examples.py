@@ -158,6 +158,7 @@ def test_the_quick_start_prints_what_it_says_and_so_does_the_audit(
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_the_page_on_the_first_query_prints_what_it_says(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

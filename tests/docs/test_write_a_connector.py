@@ -343,6 +343,7 @@ def test_a_module_that_workers_do_not_have_is_named_with_the_ways_to_give_it_to_
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.usefixtures("_stopped")
 def test_the_page_as_a_script_prints_what_it_says(
     connector: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

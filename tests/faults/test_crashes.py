@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples import one_in
 from tests.faults import crashes
 from tests.faults.checks import wrong_rows
 from tests.faults.inputs import CONNECTORS
@@ -36,7 +35,8 @@ def connectors(brokers: str) -> list[str]:
 # Each fault costs a restart, and so does each query. Of two connectors the first seed draws a kill when a micro-batch
 # is planned, when its offset is written, within a partition and at its end, and of the driver behind a write; the
 # second one nine faults, one at each step. The other connectors, with more faults, are in the chains below.
-@pytest.mark.parametrize(("seed", "faults"), one_in(2, [(70572, 1), (385215, 2)]), ids=["five steps", "each step"])
+@pytest.mark.soak
+@pytest.mark.parametrize(("seed", "faults"), [(70572, 1), (385215, 2)], ids=["five steps", "each step"])
 def test_a_fault_at_each_step_loses_no_row_and_doubles_none(
     tmp_path: Path, connectors: list[str], brokers: str, seed: int, faults: int
 ) -> None:

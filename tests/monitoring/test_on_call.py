@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.examples import one_in
 from tests.monitoring.on_call import COURSES
 from tests.monitoring.three_ways import run
 
@@ -21,9 +22,9 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_each_cause_is_named_with_its_split_and_its_advice(spark: SparkSession, tmp_path: Path, half: int) -> None:
-    found = run(spark, tmp_path, [course for course in COURSES if course.is_quick][half::2])
+@pytest.mark.parametrize("part", one_in(4, range(4)))
+def test_each_cause_is_named_with_its_split_and_its_advice(spark: SparkSession, tmp_path: Path, part: int) -> None:
+    found = run(spark, tmp_path, [course for course in COURSES if course.is_quick][part::4])
     assert not found, "\n".join(found)
 
 

@@ -15,7 +15,6 @@ from tests.notebooks.executed import NOTEBOOKS, pictures, run_cells, stored
 
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 KAFKA = ("from_history_to_live", "kafka_after_outage")
-QUICK = ("silent_source",)
 
 _OF_A_MACHINE = re.compile(r"/(tmp|home|root|work|Users|usr|opt|private|var)/|\b(WARN|ERROR|Traceback|Picked up)\b")
 
@@ -42,9 +41,10 @@ def test_a_notebook_needs_an_api_and_no_parser(name: str) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.soak]) for name in NAMES if name not in KAFKA],
+    [name for name in NAMES if name not in KAFKA],
 )
 def test_a_notebook_prints_and_draws_what_is_stored(
     name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

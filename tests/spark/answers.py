@@ -29,14 +29,15 @@ class Rows:
 
 
 class Windows(Rows):
-    """Rows counted by window and by `s`, as `support.windows` does, of the union of all frames.
+    """Rows counted by window and by a key, as `support.windows` does, of the union of all frames.
 
     `updates` are all counts that have changed, in place of those that are final.
     """
 
     has_state = True
 
-    def __init__(self, size_us: int = 60_000_000, *, updates: bool = False) -> None:
+    def __init__(self, size_us: int = 60_000_000, key: str = "s", *, updates: bool = False) -> None:
+        self._key = key
         self._query = naive.Query(0, size_us, size_us)
         self._updates = updates
         self._open: Counter[tuple[int, str]] = Counter()
@@ -44,7 +45,7 @@ class Windows(Rows):
     def run(self, tables: Sequence[pa.Table], times: Sequence[str], late_us: int, done_us: int) -> list[Row]:
         changed = set()
         for table, time in zip(tables, times, strict=True):
-            for t, s in _rows(table, (time, "s")):
+            for t, s in _rows(table, (time, self._key)):
                 for end in self._query.windows(t) if t is not None else ():
                     if end > late_us:
                         self._open[end, s] += 1

@@ -116,6 +116,7 @@ def _stopped() -> None:
     """There is no session of this test here."""
 
 
+@pytest.mark.soak
 def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_spark_connect(tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs pyspark[connect]")
     logs = {"a": T0 + np.arange(200) * SECOND, "b": T0 + np.arange(200) * 5 * SECOND}
