@@ -136,7 +136,7 @@ def a_document(folder: Path, size: int) -> Path:
 
 def test_a_document_takes_a_few_times_its_bytes(tmp_path: Path) -> None:
     """In a process of its own, whose largest size is its own."""
-    folder = a_document(tmp_path / "in", 50 << 20)
+    folder = a_document(tmp_path / "in", 12 << 20)
     code = f"""
 import resource
 from streaming_source.data_files.formats.json import _document, _lines_of
@@ -144,11 +144,11 @@ import pyarrow as pa
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 stream = pa.CompressedInputStream(pa.OSFile({str(folder / "a.json.gz")!r}), "gzip")
 lines = _lines_of(_document(stream))
-assert lines.count(b"\\n") > 1_000_000
+assert lines.count(b"\\n") > 300_000
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert int(done.stdout) < 256
+    assert int(done.stdout) < 5 * 12
 
 
 def test_a_document_beyond_the_longest_record_is_refused(tmp_path: Path) -> None:

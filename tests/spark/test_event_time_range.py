@@ -17,22 +17,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from alignment.arrow_times import format_timestamp
-from streaming_source import DataGeneratorSource, WatermarkStrategy, explain, from_source, late_records, read_stream
+from streaming_source import DataGeneratorSource, WatermarkStrategy, explain, from_source, read_stream
 from streaming_source.exceptions import OffsetError, OptionError, OutOfRangeError
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.data_files.samples import SAMPLES, Row, Sample
 from tests.delta.tables import append
 from tests.examples import examples, one_in
-from tests.spark.answers import Windows
+from tests.spark.answers import Rows, Windows
 from tests.spark.reading import T0, Reading, data_source, read_batch, stream_reader
-from tests.spark.support import SECOND, available_now, naive_windows, write_file
-from tests.spark.twin import Twin, frame
+from tests.spark.support import SECOND, naive_windows, write_file
+from tests.spark.twin import Twin, frame, plain_frame
 
 DDL = "t timestamp, n bigint, s string"
 FIRST, LAST = T0 - 3 * SECOND, T0 + 63 * SECOND
@@ -512,29 +512,21 @@ def test_spark_has_what_is_outside_dropped_kept_or_refused_and_its_number(spark:
         run("fail")
 
 
-@pytest.mark.spark
-def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    options = {"eventTimeColumn": "ts", "splitBy": "directory", "late": "route", "maxOutOfOrderness": "0 seconds"}
+def test_late_records_of_a_range_are_routed_and_others_outside_of_it_are_not(tmp_path: Path) -> None:
+    options = {"splitBy": "directory", "late": "route", "maxOutOfOrderness": "0 seconds"}
     options |= {"lateLocation": str(tmp_path / "log"), **of_range(T0 + 100 * SECOND, T0 + 200 * SECOND)}
 
-    def loaded() -> DataFrame:
-        return read_stream(spark).format("aligned_files").options(**options).load(str(tmp_path / "in"))
-
-    def seconds(rows: Any) -> list[int]:
-        return sorted((row[0] - T0) // SECOND for row in rows)
-
-    def read(df: DataFrame, name: str) -> list[int]:
-        times = df.select(F.unix_micros("ts").alias("us"))
-        return seconds(available_now(spark, times, tmp_path / f"cp-{name}", files=tmp_path / name).rows)
+    def seconds(twin: Twin) -> list[int]:
+        return [(us - T0) // SECOND for (us,) in twin.run().rows]
 
     # Before the range, in it, and behind it; then the same again, below the watermark by now, and one that is not.
     write_file(tmp_path / "in" / "f0.parquet", T0 + np.array([10, 150, 210]) * SECOND)
-    assert read(loaded(), "kept") == [150]
+    kept = Twin(tmp_path / "cp-kept", frame(tmp_path / "in", **options), answer=Rows("ts"))
+    assert seconds(kept) == [150]
     write_file(tmp_path / "in" / "f1.parquet", T0 + np.array([20, 120, 205, 160, 300]) * SECOND)
-    assert read(loaded(), "kept") == [150]
-    assert read(late_records(loaded(), str(tmp_path / "cp-kept")), "late") == [120, 160]
+    assert seconds(kept) == [150]
+    of_late = plain_frame(tmp_path / "in", 0, lateRecordsOf=tmp_path / "cp-kept", **options)
+    assert seconds(Twin(tmp_path / "cp-late", of_late, answer=Rows("ts"))) == [120, 160]
 
 
 @pytest.mark.spark

@@ -13,6 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +135,9 @@ class Twin:
         Spark runs no micro-batch that only closes windows.
         """
         self.calls, self._dies_at = [], dies_at
+        if not (known := self.checkpoint / "metadata").exists():
+            self.checkpoint.mkdir(parents=True, exist_ok=True)
+            known.write_text(json.dumps({"id": str(uuid4())}))
         self._readers = [_in_another_process(one) for one in self.frames]
         try:
             self._run(trigger, no_data, looks, each)
