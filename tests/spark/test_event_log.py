@@ -10,11 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import streaming_source
 from alignment.recording import replay
+from tests.spark import twin as twins
+from tests.spark.answers import Rows
 from tests.spark.reports import DRIFT, reported, skewed, strategy
 from tests.spark.support import available_now, skewed_logs, write_logs
+from tests.spark.twin import Twin
 from tests.spark.unindexed import write_logs as write_unindexed
-
-pytestmark = pytest.mark.spark
 
 
 def replayed_rows(folder: Path) -> int:
@@ -25,12 +26,6 @@ def replayed_rows(folder: Path) -> int:
     for plan in plans:
         assert plan.replayed == plan.recorded
     return sum(plan.recorded["rows"] for plan in plans)
-
-
-def files(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
-    write_logs(folder / "in", skewed_logs(3), files=2)
-    reader = streaming_source.read_stream(spark).format("aligned_files").options(**options)
-    return reader.options(eventTimeColumn="ts", maxOutOfOrderness="5 seconds").load(str(folder / "in"))
 
 
 def by_reports(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
@@ -45,9 +40,20 @@ def generated(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
     return reader.options(maxOutOfOrderness="5 seconds", maxDrift="1 minute").load()
 
 
-@pytest.mark.parametrize("make", [files, by_reports, pytest.param(generated, marks=pytest.mark.soak)])
-def test_the_log_of_a_query_replays_to_its_micro_batches(make: Any, spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.spark
+@pytest.mark.parametrize("make", [by_reports, pytest.param(generated, marks=pytest.mark.soak)])
+def test_the_log_of_a_query_on_spark_replays_to_its_micro_batches(
+    make: Any, spark: SparkSession, tmp_path: Path
+) -> None:
     frame = make(spark, tmp_path, eventLog=str(tmp_path / "log"), maxRowsPerTrigger=400)
     run = available_now(spark, frame.select(frame.columns[0]), tmp_path / "cp")
     assert len(run.progress) > 2
     assert replayed_rows(tmp_path / "log") == len(run.rows)
+
+
+def test_the_log_of_a_query_replays_to_its_micro_batches(tmp_path: Path) -> None:
+    write_logs(tmp_path / "in", skewed_logs(3), files=2)
+    options = {"eventLog": str(tmp_path / "log"), "maxRowsPerTrigger": 400, "maxOutOfOrderness": "5 seconds"}
+    twin = Twin(tmp_path / "cp", twins.frame(tmp_path / "in", **options), answer=Rows("k")).run()
+    assert len(twin.batches) > 2
+    assert replayed_rows(tmp_path / "log") == len(twin.rows)

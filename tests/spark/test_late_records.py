@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from streaming_source import WatermarkStrategy, advise, from_source, late_records, read_stream
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.frames import FrameKeywords
+from tests.spark.answers import Rows
 from tests.spark.conftest import Loader
-from tests.spark.support import SECOND, T0, Run, available_now, forget_batches, last_batch, write_file
+from tests.spark.support import SECOND, T0, Run, available_now, last_batch, write_file
+from tests.spark.twin import Twin, frame, plain_frame
 from tests.spark.unindexed import UnindexedLogs, append_log
-
-pytestmark = pytest.mark.spark
 
 
 def put(root: Path, split: str, number: int, first: int, rows: int) -> None:
@@ -26,36 +27,27 @@ def put(root: Path, split: str, number: int, first: int, rows: int) -> None:
     write_file(root / split / f"f{number}.parquet", T0 + seconds * SECOND, row_group_size=40)
 
 
-def test_kept_and_routed_are_the_input_over_restarts_and_a_crash(spark: SparkSession, tmp_path: Path) -> None:
-    root, checkpoint = tmp_path / "in", tmp_path / "cp"
-
-    def frame() -> DataFrame:
-        options = {"eventTimeColumn": "ts", "idleTimeout": "1 ms", "late": "route", "maxRowsPerTrigger": 110}
-        options |= {"lateLocation": str(tmp_path / "late_log"), "lateness": "bounded"}
-        return read_stream(spark).format("aligned_files").options(**options).load(str(root))
-
-    def run_query() -> list[tuple[object, ...]]:
-        return available_now(spark, frame().select("s", "k"), checkpoint, files=tmp_path / "kept").rows
-
-    def run_late() -> list[tuple[object, ...]]:
-        late = late_records(frame(), str(checkpoint)).select("s", "k")
-        return available_now(spark, late, tmp_path / "late_cp", files=tmp_path / "late").rows
-
+def test_kept_and_routed_are_the_input_over_restarts_and_a_crash(tmp_path: Path) -> None:
+    root = tmp_path / "in"
     put(root, "a", 0, 0, 300)
-    run_query()
-    # The driver died before it wrote that the last micro-batch was done: late records of it are not yet there.
-    crashed = last_batch(checkpoint)
-    forget_batches(checkpoint / "commits", crashed)
-    before = len(run_late())
+    options = {"idleTimeout": "1 ms", "late": "route", "maxRowsPerTrigger": 110, "lateness": "bounded"}
+    options |= {"lateLocation": str(tmp_path / "late_log")}
+    query = Twin(tmp_path / "cp", frame(root, **options), answer=Rows("s", "k"))
+    query.run()
+    # Late records of a micro-batch that is not done are not yet there.
+    query.forget_commit()
+    of_late = plain_frame(root, 0, lateRecordsOf=tmp_path / "cp", **options)
+    late = Twin(tmp_path / "late_cp", of_late, answer=Rows("s", "k"))
+    before = len(late.run().rows)
     put(root, "a", 1, 300, 20)
     put(root, "b", 0, 100, 120)
-    kept, late = run_query(), run_late()
-    assert 0 < before < len(late)
-    assert Counter(kept + late) == Counter(
-        tuple(row) for row in spark.read.parquet(f"{root}/*").select("s", "k").collect()
-    )
+    kept, routed = query.run().rows, late.run().rows
+    assert 0 < before < len(routed)
+    everything = [pq.read_table(path) for path in root.glob("*/*.parquet")]
+    written = [row for table in everything for row in zip(*(table[c].to_pylist() for c in ("s", "k")), strict=True)]
+    assert Counter(kept + routed) == Counter(written)
     # Those behind a cut, and those at or below what the other log had brought the watermark to.
-    assert {row[0] for row in late} == {"a", "b"}
+    assert {row[0] for row in routed} == {"a", "b"}
 
 
 @pytest.fixture
@@ -66,6 +58,7 @@ def few_offsets(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.usefixtures("few_offsets")
 @pytest.mark.parametrize("micro_batches", [12, 330])
@@ -88,6 +81,7 @@ def test_late_records_outlive_the_offsets_that_spark_removes(
     assert len(late) >= 0.8 * micro_batches
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 def test_a_source_of_ones_own_has_late_records_too(spark: SparkSession, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
@@ -105,6 +99,7 @@ def test_a_source_of_ones_own_has_late_records_too(spark: SparkSession, tmp_path
     assert [(split.split_id, split.rows) for split in advise(frame.where("k > 3")).splits] == [("a", 100), ("b", 100)]
 
 
+@pytest.mark.spark
 def test_frames_without_late_records_of_their_own_are_refused(
     spark: SparkSession, exact: Loader, stream: Loader, tmp_path: Path
 ) -> None:

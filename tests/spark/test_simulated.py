@@ -6,17 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-import streaming_source
 from alignment.simulation import Planning, RecordedWorkload, Scenario, SourceScenario, SourceTrace, simulate
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.tools.advise import event_times_of
+from tests.spark.answers import Rows
 from tests.spark.support import SECOND, write_logs
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Twin, frame
 
 DESCRIBED = SourceScenario(
     planning=Planning.INDEXED,
@@ -32,27 +27,19 @@ DESCRIBED = SourceScenario(
 )
 
 
-def of_spark(spark: SparkSession, folder: Path, name: str, **options: Any) -> list[tuple[int, int]]:
+def of_query(folder: Path, name: str, **options: Any) -> list[tuple[int, int]]:
     """Rows, and late rows, of each micro-batch of a query."""
-    found = []
-
-    def count(batch: DataFrame, _: int) -> None:
-        rows, late = batch.agg(F.count("*"), F.coalesce(F.sum(F.col("_late").cast("int")), F.lit(0))).first() or (0, 0)
-        found.append((rows, late))
-
-    reader = streaming_source.read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", bounded=True)
     options = {"includeMetadata": True, "eventLog": str(folder / name), "lateness": "bounded", **options}
-    frame = reader.options(**options).load(str(folder / "in"))
-    writer = frame.writeStream.foreachBatch(count).option("checkpointLocation", str(folder / f"{name}-checkpoint"))
-    assert writer.trigger(availableNow=True).start().awaitTermination(120)
-    return found
+    loaded = frame(folder / "in", bounded=True, **options)
+    twin = Twin(folder / f"{name}-checkpoint", loaded, answer=Rows("k")).run()
+    return [(len(table), sum(table["_late"].to_pylist())) for batch in twin.batches for table in batch.read]
 
 
 def of_trace(trace: SourceTrace) -> list[tuple[int, int]]:
     return list(zip(trace.rows.tolist(), trace.late.tolist(), strict=True))
 
 
-def test_late_records_and_micro_batches_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_late_records_and_micro_batches_are_those_of_a_query(tmp_path: Path) -> None:
     drawn: dict[str, Any] = {}
     described = simulate(
         Scenario(sources=(DESCRIBED,)), 6, lambda source, _: drawn.update(enumerate(source.records.times_us))
@@ -60,17 +47,17 @@ def test_late_records_and_micro_batches_are_those_of_spark(spark: SparkSession, 
     write_logs(tmp_path / "in", {f"split-{number}": times for number, times in drawn.items()})
 
     settings = {"maxOutOfOrderness": "2 s", "maxDrift": "2 minutes", "maxRowsPerTrigger": DESCRIBED.max_rows}
-    by_default = of_spark(spark, tmp_path, "by-default", lateness="none", **settings)
+    by_default = of_query(tmp_path, "by-default", lateness="none", **settings)
     assert sum(rows for rows, _ in by_default) == 600
     assert of_trace(described) == by_default
-    recorded = of_spark(spark, tmp_path, "log", **settings)
+    recorded = of_query(tmp_path, "log", **settings)
     assert sum(late for _, late in recorded) > 10
 
     workload = RecordedWorkload.of_log(tmp_path / "log")
     assert of_trace(workload.play(workload.settings)) == recorded
     other = replace(workload.settings, out_of_orderness_us=10 * SECOND, max_drift_us=20 * SECOND, max_rows=250)
-    otherwise = of_spark(
-        spark, tmp_path, "otherwise", maxOutOfOrderness="10 s", maxDrift="20 s", maxRowsPerTrigger=other.max_rows
+    otherwise = of_query(
+        tmp_path, "otherwise", maxOutOfOrderness="10 s", maxDrift="20 s", maxRowsPerTrigger=other.max_rows
     )
     assert otherwise != recorded
     assert sum(late for _, late in otherwise) > 0

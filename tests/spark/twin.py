@@ -154,6 +154,13 @@ class Twin:
             return True
         return False
 
+    def forget_commit(self) -> int:
+        """The driver died before it wrote that its last micro-batch was done; return the number of that one."""
+        number = max(self._kept.done)
+        del self._kept.done[number]
+        (self.checkpoint / "commits" / str(number)).unlink()
+        return number
+
     @property
     def rows(self) -> list[Row]:
         """What has come out so far, sorted."""
