@@ -29,30 +29,31 @@ class Rows:
 
 
 class Windows(Rows):
-    """Rows counted by window and by a key, as `support.windows` does, of the union of all frames.
+    """Rows counted by window and by a key, if there is one, as `support.windows` does, of the union of all frames.
 
     `updates` are all counts that have changed, in place of those that are final.
     """
 
     has_state = True
 
-    def __init__(self, size_us: int = 60_000_000, key: str = "s", *, updates: bool = False) -> None:
+    def __init__(self, size_us: int = 60_000_000, key: str | None = "s", *, updates: bool = False) -> None:
         self._key = key
         self._query = naive.Query(0, size_us, size_us)
         self._updates = updates
-        self._open: Counter[tuple[int, str]] = Counter()
+        self._open: Counter[tuple[int, Any]] = Counter()
 
     def run(self, tables: Sequence[pa.Table], times: Sequence[str], late_us: int, done_us: int) -> list[Row]:
         changed = set()
         for table, time in zip(tables, times, strict=True):
-            for t, s in _rows(table, (time, self._key)):
+            for t, s in _rows(table, (time, self._key or time)):
                 for end in self._query.windows(t) if t is not None else ():
                     if end > late_us:
-                        self._open[end, s] += 1
-                        changed.add((end, s))
+                        window = end, s if self._key else None
+                        self._open[window] += 1
+                        changed.add(window)
         size_us, closed = self._query.size_us or 0, {window for window in self._open if window[0] <= done_us}
         shown = changed if self._updates else closed
-        found = [(end - size_us, end, s, self._open[end, s]) for end, s in sorted(shown)]
+        found = [(end - size_us, end, s, self._open[end, s]) for end, s in sorted(shown, key=str)]
         for window in closed:
             del self._open[window]
         return found

@@ -12,16 +12,13 @@ from pyspark.sql import functions as F
 import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import CsvFormat, FileSource
-from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from tests.data_files.samples import SAMPLES, SCHEMA, Sample
+from tests.spark.answers import Windows
 from tests.spark.support import MINUTE, SKEWS, Logs, Run, available_now
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Twin, frame
 
 CHOSEN = ("parquet", "arrow file", "arrow stream", "orc", "csv", "csv gzip", "json", "text")
 FORMATS = [sample for sample in SAMPLES if sample.id in CHOSEN]
-# What Spark is given is alike; tests/files reads all of them without it, and the tests here all read Parquet.
-IN_SOAK = ("parquet", "arrow file", "arrow stream", "orc", "csv", "json")
 DDL = "t timestamp, n bigint, s string"
 LOGS = SKEWS["one-ahead"]
 
@@ -45,32 +42,40 @@ def naive(logs: Logs) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), counts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("sample", "split_by"),
-    [
-        pytest.param(
-            sample, "directory" if number % 2 else "file", marks=[pytest.mark.soak] if sample.id in IN_SOAK else []
-        )
-        for number, sample in enumerate(FORMATS)
-    ],
-    ids=lambda value: getattr(value, "id", value),
-)
-def test_windows_of_a_stream_are_those_of_the_batch_result(
-    spark: SparkSession, sample: Sample, split_by: str, tmp_path: Path
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("sample", FORMATS, ids=lambda sample: sample.id)
+def test_windows_of_a_stream_are_those_of_the_batch_result_on_spark(
+    spark: SparkSession, sample: Sample, tmp_path: Path
 ) -> None:
-    write(tmp_path / "in", LOGS, sample)
-    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": split_by, "timeZone": "UTC"}
-    if sample.needs_schema:
-        options["dataSchema"] = DDL
+    options = written(tmp_path / "in", sample)
     batch = spark.read.format("aligned_files").options(**options).load(str(tmp_path / "in"))
     assert sorted(map(tuple, counted(batch).collect())) == naive(LOGS)
-    more = {"maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "400"}
-    reader = streaming_source.read_stream(spark).format("aligned_files").options(**options, **more)
+    reader = streaming_source.read_stream(spark).format("aligned_files").options(**options, **LIMITS)
     run = available_now(spark, counted(reader.load(str(tmp_path / "in"))), tmp_path / "cp")
     assert run.rows == naive(LOGS)
-    assert len([p for p in run.progress if p["numInputRows"] > 1]) >= (1 if IS_BEFORE_4_2 else 3)
 
 
+@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("sample", FORMATS, ids=lambda sample: sample.id)
+def test_windows_of_a_stream_are_those_of_all_records(sample: Sample, split_by: str, tmp_path: Path) -> None:
+    options = written(tmp_path / "in", sample) | {"splitBy": split_by}
+    twin = Twin(tmp_path / "cp", frame(tmp_path / "in", **options, **LIMITS), answer=Windows(MINUTE, None)).run()
+    assert [(start, count) for start, _, _, count in twin.rows] == naive(LOGS)
+    assert len([batch for batch in twin.batches if len(batch.read[0])]) >= 3
+
+
+LIMITS = {"maxOutOfOrderness": "5 seconds", "bounded": "true", "maxRowsPerTrigger": "400"}
+
+
+def written(root: Path, sample: Sample) -> dict[str, str]:
+    """The options that read the files of a sample, once they are there."""
+    write(root, LOGS, sample)
+    options = {**sample.options, "eventTimeColumn": sample.time, "splitBy": "directory", "timeZone": "UTC"}
+    return {**options, "dataSchema": DDL} if sample.needs_schema else options
+
+
+@pytest.mark.spark
 def test_a_source_in_python_may_bring_its_format_and_schema(spark: SparkSession, tmp_path: Path) -> None:
     sample = next(sample for sample in SAMPLES if sample.id == "csv without header, by semicolon, with CRLF")
     write(tmp_path / "in", LOGS, sample)

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source import with_exact_watermark
-from tests.spark.conftest import Loader
-from tests.spark.support import SECOND, T0, available_now, naive_windows, windows, write_file
-
-pytestmark = pytest.mark.spark
+from tests.examples import each_once
+from tests.spark.answers import Windows
+from tests.spark.support import SECOND, T0, naive_windows, windows, write_file
+from tests.spark.twin import Twin, frame, plain_frame
 
 YEAR = 365 * 24 * 3600 * SECOND
 FILES = 58
@@ -41,62 +40,34 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counts]:
     return root, counts
 
 
-def last_counts(frame: DataFrame, checkpoint: Path) -> Counts:
-    """Run to the end; of each window the last count that came out: one that lost a row is too small."""
-    counts: Counts = {}
-
-    def keep(batch: DataFrame, _: int) -> None:
-        counts.update({(row[0], row[1], row[2]): row[3] for row in batch.collect()})
-
-    writer = frame.writeStream.outputMode("update").foreachBatch(keep).option("checkpointLocation", str(checkpoint))
-    assert writer.trigger(availableNow=True).start().awaitTermination(240)
-    return counts
-
-
 @pytest.mark.parametrize(
-    ("order", "mode", "bounded"),
-    [
-        pytest.param("all in work", "plain", "true", marks=pytest.mark.soak),
-        ("few in work", "exact", "false"),
-        pytest.param("all in work", "plain", "false", marks=pytest.mark.soak),
-        pytest.param("all in work", "exact", "true", marks=pytest.mark.soak),
-        pytest.param("all in work", "exact", "false", marks=pytest.mark.soak),
-        pytest.param("few in work", "plain", "true", marks=pytest.mark.soak),
-        pytest.param("few in work", "plain", "false", marks=pytest.mark.soak),
-        pytest.param("few in work", "exact", "true", marks=pytest.mark.soak),
-    ],
+    ("order", "mode", "bounded"), each_once(["all in work", "few in work"], ["plain", "exact"], ["true", "false"])
 )
 def test_58_files_years_apart_give_the_batch_result(
-    stream: Loader, tmp_path: Path, archive: tuple[Path, Counts], mode: str, bounded: str, order: str
+    tmp_path: Path, archive: tuple[Path, Counts], mode: str, bounded: str, order: str
 ) -> None:
     root, expected = archive
-    options: dict[str, Any] = {
-        "splitBy": "file",
-        "bounded": bounded,
-        "maxOutOfOrderness": "40 hours",
-        "maxRowsPerTrigger": 700,
-    }
-    if order == "few in work":
-        options["maxFilesPerTrigger"] = 7
-    if mode == "exact":
-        frame = with_exact_watermark(stream(root, **options))
-    else:
-        frame = stream(root, **options).withWatermark("ts", "40 hours")
-    assert last_counts(windows(frame), tmp_path / "cp") == expected
+    options: dict[str, Any] = {"splitBy": "file", "bounded": bounded, "maxOutOfOrderness": "40 hours"}
+    options |= {"maxRowsPerTrigger": 700} | ({"maxFilesPerTrigger": 7} if order == "few in work" else {})
+    loaded = frame(root, **options) if mode == "exact" else plain_frame(root, 40 * 3_600_000, **options)
+    twin = Twin(tmp_path / "cp", loaded, answer=Windows(updates=True)).run()
+    # The last count of each window that came out: one that lost a row is too small.
+    assert {row[:3]: row[3] for row in twin.rows} == expected
 
 
 def test_58_files_years_apart_close_every_window_where_the_source_is_bounded(
-    spark: SparkSession, exact: Loader, tmp_path: Path, archive: tuple[Path, Counts]
+    tmp_path: Path, archive: tuple[Path, Counts]
 ) -> None:
     root, expected = archive
-    frame = windows(exact(root, splitBy="file", bounded="true", maxOutOfOrderness="40 hours", maxRowsPerTrigger=900))
-    run = available_now(spark, frame, tmp_path / "cp")
-    assert {(row[0], row[1], row[2]): row[3] for row in run.rows} == expected
+    loaded = frame(root, splitBy="file", bounded="true", maxOutOfOrderness="40 hours", maxRowsPerTrigger=900)
+    twin = Twin(tmp_path / "cp", loaded, answer=Windows()).run()
+    assert {row[:3]: row[3] for row in twin.rows} == expected
 
 
+@pytest.mark.spark
 def test_an_archive_is_read_by_spark_read_as_by_a_stream(spark: SparkSession, archive: tuple[Path, Counts]) -> None:
     root, expected = archive
-    frame = spark.read.format("aligned_files").options(eventTimeColumn="ts", splitBy="file").load(str(root))
-    counted = windows(frame).collect()
+    loaded = spark.read.format("aligned_files").options(eventTimeColumn="ts", splitBy="file").load(str(root))
+    counted = windows(loaded).collect()
     assert {(row[0], row[1], row[2]): row[3] for row in counted} == expected
-    assert frame.select(F.count("*")).collect()[0][0] == FILES * 60
+    assert loaded.select(F.count("*")).collect()[0][0] == FILES * 60

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from streaming_source import late_records, read_stream
 from tests.examples import one_in
+from tests.spark.answers import Windows
 from tests.spark.support import (
     MINUTE,
     SECOND,
@@ -29,11 +30,9 @@ from tests.spark.support import (
     windows,
     write_file,
 )
-
-pytestmark = pytest.mark.spark
+from tests.spark.twin import Twin, frame
 
 EACH = 300
-SEEDS = one_in(6, range(6))
 
 
 def shuffled(seed: int, *names: str, rows: int = EACH) -> Logs:
@@ -60,27 +59,20 @@ def dropped(run: Run) -> int:
     return sum(one["numRowsDroppedByWatermark"] for p in run.progress for one in p["stateOperators"])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-# A union without a group is in test_idle_sources.py and test_operators.py.
-@pytest.mark.parametrize(
-    "group",
-    [
-        pytest.param({}, marks=pytest.mark.soak),
-        {"alignmentGroup": "g", "alignmentScope": "query", "maxDrift": "1 minute"},
-    ],
-)
-def test_a_union_counts_all_rows(spark: SparkSession, tmp_path: Path, seed: int, group: Mapping[str, str]) -> None:
+@pytest.mark.parametrize("seed", one_in(3, range(6)))
+@pytest.mark.parametrize("group", [{}, {"alignmentScope": "query", "maxDrift": "1 minute"}], ids=["alone", "group"])
+def test_a_union_counts_all_rows(tmp_path: Path, seed: int, group: Mapping[str, str]) -> None:
     logs = shuffled(seed, "a", "b")
     write(tmp_path, logs)
-    of_group = {**group, "alignmentGroup": tmp_path.name} if group else {}
-    frame = load(spark, tmp_path, "a", **of_group).union(load(spark, tmp_path, "b", splitBy="file", **of_group))
+    of_group = {**group, "alignmentGroup": "g", "alignmentLocation": tmp_path / "group"} if group else {}
+    given = {"bounded": True, "maxRowsPerTrigger": 80, **of_group}
+    frames = [frame(tmp_path / name, splitBy=by, **given) for name, by in (("a", "directory"), ("b", "file"))]
+    twin = Twin(tmp_path / "checkpoint", *frames, answer=Windows()).run()
+    assert twin.rows == naive_windows(logs)
+    assert len(twin.batches) > 3
 
-    run = available_now(spark, windows(frame), tmp_path / "checkpoint")
 
-    assert (run.rows, dropped(run)) == (naive_windows(logs), 0)
-    assert len(run.progress) > 3
-
-
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(4))
 def test_a_join_has_all_pairs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
@@ -99,6 +91,7 @@ def test_a_join_has_all_pairs(spark: SparkSession, tmp_path: Path, seed: int) ->
     assert sorted(run.rows, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_routed_of_what_is_there_and_the_rest_is_the_input(
@@ -127,6 +120,7 @@ def test_nothing_is_routed_of_what_is_there_and_the_rest_is_the_input(
     assert len({*rows, *routed}) == len(rows) + len(routed) == EACH + 3
 
 
+@pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(3))
 def test_a_history_then_what_comes_counts_all_that_is_on_time(spark: SparkSession, tmp_path: Path, seed: int) -> None:
