@@ -11,10 +11,11 @@ from alignment.simulation.run import simulate
 from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment import simulated_walk
+from tests.examples import examples
 
 
 def test_random_groups_faults_and_restarts_keep_all_invariants_and_reach_their_end() -> None:
-    for _ in range(100):
+    for _ in range(examples(300)):
         simulated_walk.run(random.randrange(2**32))
 
 

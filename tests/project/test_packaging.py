@@ -147,6 +147,7 @@ def test_on_a_pyspark_without_data_sources_the_import_names_the_version_that_is_
     assert "install pyspark>=4.0" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_type_checker_knows_the_public_names_and_refuses_others(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="types are checked where the dev tools are, beside no other PySpark")
     (tmp_path / "program.py").write_text(
