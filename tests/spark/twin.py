@@ -195,10 +195,11 @@ class Twin:
             watermark_ms = kept.done[number][1]
             number += 1
         number = max(number, 0)
-        quiet = 0
+        quiet, executed = 0, False
         while quiet < looks:
             if not is_planned:
-                batch = self._plan(number, limits, watermark_ms, no_data)
+                # A run that has executed nothing yet begins with records.
+                batch = self._plan(number, limits, watermark_ms, closes=no_data and executed)
                 if batch is None:
                     if trigger != "processingTime":
                         return
@@ -209,7 +210,7 @@ class Twin:
                 if number:
                     for source, offset in enumerate(kept.planned[number - 1].offsets):
                         self._call(source, "commit", offset)
-            is_planned, quiet = False, 0
+            is_planned, quiet, executed = False, 0, True
             batch = kept.planned[number]
             self._execute(number, batch, marks_ms)
             watermark_ms = kept.done[number][1]
@@ -219,8 +220,8 @@ class Twin:
             if trigger == "once":
                 return
 
-    def _plan(self, number: int, limits: Sequence[ReadLimit], watermark_ms: int, no_data: bool) -> Batch | None:
-        """The next micro-batch; None if there is nothing to do."""
+    def _plan(self, number: int, limits: Sequence[ReadLimit], watermark_ms: int, *, closes: bool) -> Batch | None:
+        """The next micro-batch, which may be one that only `closes` windows; None if there is nothing to do."""
         before = self._kept.planned.get(number - 1)
         starts, ends = [], []
         for source, limit in enumerate(limits):
@@ -228,8 +229,7 @@ class Twin:
             starts.append(start)
             ends.append(self._call(source, "latestOffset", start, limit))
             self._call(source, "reportLatestOffset")
-        # Windows may be closed by the watermark alone.
-        closes = before is not None and self.answer.has_state and no_data and watermark_ms > before.watermark_ms
+        closes &= before is not None and self.answer.has_state and watermark_ms > before.watermark_ms
         is_new = ends != (starts if before is None else before.offsets)
         return Batch(watermark_ms, ends, starts) if is_new or closes else None
 
