@@ -37,9 +37,7 @@ class Program:
         self.kind = draw.choice(["windows", "windows", "distinct", "joined", "rows"])
         self.sources = 2 if self.kind == "joined" else draw.choice([1, 1, 2])
         self.delay_s = draw.choice([None, None, 5, 60])
-        self.triggers = [
-            draw.choice(["availableNow", "availableNow", "once"]) for _ in range(draw.choice([1, 2, 2, 3]))
-        ]
+        self.triggers = [draw.choice(["availableNow", "availableNow", "once"]) for _ in range(draw.choice([1, 1, 2]))]
         self.options = [self._options() for _ in range(self.sources)]
         self.write()
 
@@ -47,7 +45,7 @@ class Program:
         draw = self.draw
         # By the clock, idleness would be another in a slower run.
         found = {"eventTimeColumn": "ts", "idleTimeout": "none", "maxOutOfOrderness": draw.choice(["0 s", "5 seconds"])}
-        if (rows := draw.choice([None, 25, 60])) is not None:
+        if (rows := draw.choice([None, None, 40])) is not None:
             found["maxRowsPerTrigger"] = str(rows)
         if draw.random() < 0.3:
             found["maxDrift"] = "30 seconds"
@@ -59,7 +57,7 @@ class Program:
         """More files: some records are late, some twice."""
         for source in range(self.sources):
             for split in range(self.draw.choice([1, 2, 3])):
-                rows, ahead_s = self.draw.randint(1, 50), self.draw.choice([0, 20, 200])
+                rows, ahead_s = self.draw.randint(1, 40), self.draw.choice([0, 20, 200])
                 seconds = (
                     self.parts * 30
                     + ahead_s
