@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 from alignment import WatermarkStrategy
 from alignment.watermarks import FAR_US
 from streaming_source.api import Source
+from streaming_source.coordinator.rules import EMITTED, FrameOptions
 from streaming_source.spark.before_4_2 import ReadAllAvailable, ReaderBefore42, ReadLimit
 from streaming_source.spark.datasource import AlignedDataSource
-from streaming_source.spark.options import FrameOptions
-from streaming_source.spark.watermark_rows import EMITTED, OFFSET_US
+from streaming_source.spark.watermark_rows import OFFSET_US
 from tests.spark.answers import Row, Rows, micros
 
 __all__ = ["Batch", "DiedError", "Frame", "Twin", "frame", "plain_frame", "source_frame"]
