@@ -166,6 +166,7 @@ class Codec(Generic[T]):
         self._values = attrgetter(*names) if names[1:] else lambda value: (getattr(value, names[0]),)
         # The last field that is always written ends the shortest row.
         self._shortest = max((at for at, one in enumerate(self._fields, 1) if one.always), default=0)
+        self._flat = [one for one in self._fields if one.flat]
         self._absent = [MISSING if one.always else one.absent for one in self._fields]
         self._is_plain = all(one.write is None for one in self._fields)
 
@@ -206,12 +207,12 @@ class Codec(Generic[T]):
         return [one if field.write is None else field.write(one) for field, one in pairs]
 
     def _of_object(self, found: Any) -> Mapping[str, Any]:
-        if not isinstance(found, Mapping):
+        if type(found) is not dict and not isinstance(found, Mapping):
             raise NotAsDeclaredError("", "must be an object", found)
         if self._strict and (strange := found.keys() - self._names):
             raise NotAsDeclaredError(f".{sorted(map(str, strange))[0]}", "is no field of it")
         # One without all that its class always has, as where it is None, has its default.
-        flat = {one.name: found for one in self._fields if one.flat and one.needs <= found.keys()}
+        flat = {one.name: found for one in self._flat if one.needs <= found.keys()}
         return {**found, **flat} if flat else found
 
     def _of_row(self, found: Any) -> dict[str, Any]:
@@ -316,7 +317,7 @@ def _converters(declared: Any, mode: _Mode) -> tuple[Convert | None, Convert]:
     if declared is float:
         return None, _read_float
     if declared is int and not mode.wide:
-        return None, partial(_read_within, partial(_read_exactly, int), -_MOST, _MOST - 1)
+        return None, _read_int
     if declared not in (None, type(None), str, int, bool):
         raise TypeError(f"{declared!r} is no type that JSON has")
     return None, partial(_read_exactly, type(None) if declared is None else declared)
@@ -415,6 +416,13 @@ def _read_exactly(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise NotAsDeclaredError("", f"must be {kind.__name__}, not {type(value).__name__}", value)
     return value
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is int and -_MOST <= value < _MOST:
+        return value
+    read: int = _read_within(partial(_read_exactly, int), -_MOST, _MOST - 1, value)
+    return read
 
 
 def _read_float(value: Any) -> float:

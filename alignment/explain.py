@@ -30,6 +30,7 @@ def time_text(us: int) -> str:
     return format_timestamp(us) if MIN_WATERMARK < us < MAX_WATERMARK else END if us > 0 else BEGIN
 
 
+@lru_cache(maxsize=16_384)
 def micros_of(text: str) -> int:
     """Return microseconds since the epoch of an ISO-8601 time in UTC, or of a limit, as `time_text` writes it."""
     if text in (BEGIN, END):
