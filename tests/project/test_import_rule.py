@@ -16,6 +16,7 @@ from tests.project.public_api import MODULES
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("alignment", "streaming_source")
 TOOLS = "streaming_source.tools"
+SIMULATION = "alignment.simulation"
 ON_SPARK = ("cli", "advise", "listener")
 NAMES_OF_TOOLS = ("streaming_source.auditing", "streaming_source.testing")
 
@@ -116,6 +117,8 @@ def is_allowed(module: Module, found: Import) -> bool:
     """Return whether the import rule lets the module import this."""
     target = found.target
     may_use_spark = within(module.name, "streaming_source.spark", *(f"{TOOLS}.{name}" for name in ON_SPARK))
+    if within(target, SIMULATION) and not within(module.name, SIMULATION, TOOLS):
+        return False
     if within(target, TOOLS) and not within(module.name, TOOLS, *NAMES_OF_TOOLS):
         # The library does not load what stands around it.
         return module.name == "streaming_source" and (found.lazy or found.typing_only)
@@ -256,6 +259,7 @@ def test_importing_a_spark_free_package_does_not_load_pyspark(name: str) -> None
         ("streaming_source.spark.frames", "def f():\n    from streaming_source.tools.advise import advise"),
         ("streaming_source.monitoring.history", "from streaming_source.tools.pages import html_page"),
         ("streaming_source", "from streaming_source.tools.auditing.query import audit"),
+        ("alignment.engine", "from alignment.simulation import RecordedWorkload"),
         ("streaming_source", "from pyspark.sql import DataFrame"),
         ("streaming_source", "from streaming_source.spark import register"),
     ],
