@@ -1,8 +1,7 @@
 """The checkpoint of a streaming query, read without Spark: the one reader for all who need it. Nothing is written.
 
-    files                 what is where: texts, bytes and listings; a folder that is missing is None
-    offset_log            one file a micro-batch: watermark, settings, and the offsets of all sources (v1, v2);
-                          the commit log beside it (v1 to v3)
+    offset_log            what is where: texts, bytes and listings; one file a micro-batch: watermark, settings, and the
+                          offsets of all sources (v1, v2); the commit log beside it (v1 to v3)
     micro_batches         the micro-batches that were committed: by which watermark each dropped rows
     source_offsets        what an offset of Spark's own sources says: files, Kafka, Delta, Iceberg
     operators             the stateful operators, by what Spark keeps beside their state

@@ -9,8 +9,7 @@ from typing import Self
 
 from pyarrow import fs
 
-from streaming_source.checkpoint.files import RESTORE
-from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
+from streaming_source.checkpoint.offset_log import RESTORE, LoggedBatch, OffsetLog
 from streaming_source.exceptions import CheckpointError, DataLossError
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
-from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
+from streaming_source.checkpoint.offset_log import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError, OptionError
 from streaming_source.from_data import as_json
 

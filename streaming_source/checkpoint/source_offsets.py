@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from streaming_source.checkpoint.files import RESTORE, CheckpointFiles
+from streaming_source.checkpoint.offset_log import RESTORE, CheckpointFiles
 from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_json
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from streaming_source.checkpoint.files import CheckpointFiles
+from streaming_source.checkpoint.offset_log import CheckpointFiles
 from streaming_source.checkpoint.operators import Operator
 
 _FILE: Final = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot)")

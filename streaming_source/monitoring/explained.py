@@ -15,7 +15,7 @@ from alignment.explain import LastBatch, QueryEnd, SplitExplanation
 from alignment.sentence import aligned, duration_text, moment, watermark_text
 from alignment.shown import shown
 from alignment.story import StoryEvent, story_of
-from streaming_source.checkpoint.files import RESTORE
+from streaming_source.checkpoint.offset_log import RESTORE
 from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 from alignment.explain import LastBatch, micros_of
-from streaming_source.checkpoint.files import RESTORE
-from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
+from streaming_source.checkpoint.offset_log import RESTORE, LoggedBatch, OffsetLog
 from streaming_source.checkpoint.source_offsets import is_ours
 from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.monitoring.report import (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming_source.checkpoint.files import CheckpointFiles
-from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
+from streaming_source.checkpoint.offset_log import CheckpointFiles, LoggedBatch, OffsetLog
 from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, kind_of, parse_kafka_offset, parsed
 from streaming_source.exceptions import CheckpointError, DataLossError
 

@@ -49,7 +49,7 @@ def test_a_checkpoint_with_a_pipe_is_refused_at_once(tmp_path: Path, name: str) 
     checkpoint = sent(tmp_path / "checkpoint", "file:///nowhere")
     (checkpoint / name).unlink()
     os.mkfifo(checkpoint / name)
-    from streaming_source.checkpoint.files import CheckpointFiles
+    from streaming_source.checkpoint.offset_log import CheckpointFiles
 
     with pytest.raises(CheckpointError, match="is no file; restore it"):
         CheckpointFiles(str(checkpoint)).text(name)
