@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 from pyarrow import fs
 
 from alignment.claims import SinkCommit
+from alignment.codec import Codec, Form, Wire
 from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError
+from alignment.explain import micros_of
 from alignment.sentence import moment
 from alignment.shown import shown
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim
@@ -30,6 +32,13 @@ _END: Final = "9999-12-31T23:59:59.999999Z"
 """The end of time in JSON: all rows have come."""
 
 
+def _text(us: int) -> str:
+    return _END if us == MAX_WATERMARK else f"{np.datetime64(us, 'us')}Z"
+
+
+_TIME: Final = Form(_text, micros_of)
+
+
 @dataclass(frozen=True, slots=True)
 class WriterCompleteness:
     """One writer of a table: the query `id`, and what its last commit claims.
@@ -43,23 +52,10 @@ class WriterCompleteness:
     checkpoint: str
     batch: int | None = None
     version: int | None = None
-    until_us: int | None = None
-    since_us: int | None = None
+    until_us: Annotated[int | None, Wire("complete_until", _TIME)] = None
+    since_us: Annotated[int | None, Wire("since", _TIME)] = None
     why: str | None = None
     held_by: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it with times as ISO-8601 in UTC."""
-        return {
-            "id": self.id,
-            "checkpoint": self.checkpoint,
-            "batch": self.batch,
-            "version": self.version,
-            "complete_until": _text(self.until_us),
-            "since": _text(self.since_us),
-            "why": self.why,
-            "held_by": list(self.held_by),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +66,10 @@ class Completeness:
     nothing; `version` is that of the newest commit of its writers. Its `str` is for people.
     """
 
-    table: str
+    table: Annotated[str, Wire("-")]
     column: str
     version: int | None
-    until_us: int | None
+    until_us: Annotated[int | None, Wire("complete_until", _TIME)]
     writers: tuple[WriterCompleteness, ...]
 
     def covers(self, until_us: int) -> bool:
@@ -87,12 +83,8 @@ class Completeness:
 
     def to_json(self) -> dict[str, Any]:
         """Return it with times as ISO-8601 in UTC, to the microsecond."""
-        return {
-            "complete_until": _text(self.until_us),
-            "column": self.column,
-            "version": self.version,
-            "writers": [one.to_json() for one in self.writers],
-        }
+        written: dict[str, Any] = Codec(Completeness, whole=True).write(self)
+        return written
 
     def __str__(self) -> str:
         holder = self.holder
@@ -260,7 +252,3 @@ def _why(writer: Writer, batch: int) -> tuple[str, tuple[str, ...]]:
 
 def _known(us: int) -> int | None:
     return None if us == MIN_WATERMARK else us
-
-
-def _text(us: int | None) -> str | None:
-    return None if us is None else _END if us == MAX_WATERMARK else f"{np.datetime64(us, 'us')}Z"

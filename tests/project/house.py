@@ -43,7 +43,7 @@ MOST = {
     "modules in the planner's process": 97,
     "calls across a module's border": 760,
     "features entered that no option sets": 0,
-    "lines to text and back": 821,
+    "lines to text and back": 811,
 }
 """What `test_house.py` holds: a figure that comes down is written here, and does not go up again."""
 
