@@ -50,7 +50,7 @@ from alignment.explain import Bounds, Explanation, WaitsFor, explain_splits
 from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
-from alignment.plan.by_index import look_ahead, plan_micro_batch, read_to_their_ends
+from alignment.plan.by_index import awaits_scan, look_ahead, plan_micro_batch, read_to_their_ends, times_to_load
 from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
@@ -82,7 +82,8 @@ class Engine:
     -----
     The `table` has the splits in work and the announced watermark, without those that the last plan finished; `late`
     (`int64[n]`) counts the records of each split that came at or below it. No record will be added to `complete`
-    splits; `abandoned` ones among them have no more records to read. Splits that wait to be assigned have records from
+    splits; `abandoned` ones among them have no more records to read. Of `unscanned` splits more records are there than
+    the index has. Splits that wait to be assigned have records from
     `horizon_us` on, `MAX_WATERMARK` if none waits. Not thread-safe: one thread at a time. An event costs O(1)
     amortised, but a split that is abandoned O(m + n).
     """
@@ -116,6 +117,7 @@ class Engine:
         self._joining: dict[str, tuple[int, int, int]] = {}
         self.complete: set[str] = set()
         self.abandoned: set[str] = set()
+        self.unscanned: frozenset[str] = frozenset()
         self.horizon_us: int = MAX_WATERMARK
         self._group_limit_us: int = MAX_WATERMARK
         self._idle_watermark_us: int = MIN_WATERMARK
@@ -159,6 +161,9 @@ class Engine:
                 blocked.update(dict.fromkeys(self._in_work(event.unindexed), WaitsFor.RECORDS))
                 blocked.update(dict.fromkeys(self._in_work(event.split_ids), WaitsFor.TRANSACTION))
                 blocked.update(dict.fromkeys(self._in_work(event.unreachable), WaitsFor.SOURCE))
+            case events.ScanMoved():
+                self._changed |= event.unscanned != self.unscanned
+                self.unscanned = frozenset(self._in_work(event.unscanned))
             case events.RangesReported():
                 self._take_reports(event.reports)
             case events.SplitsAssigned():
@@ -201,6 +206,7 @@ class Engine:
         self._joining.clear()
         self.abandoned.intersection_update(event.table.split_ids)
         self.complete = set(self.abandoned)
+        self.unscanned = frozenset()
         self._no_more_splits = False
         self.horizon_us = MAX_WATERMARK
         self._source_us, self._writer = MIN_WATERMARK, None
@@ -251,6 +257,7 @@ class Engine:
     def _complete_split(self, split_id: str) -> None:
         if split_id in self.index:
             self.complete.add(split_id)
+            self.unscanned -= {split_id}
             self._changed = True
 
     def _abandon(self, split_id: str) -> None:
@@ -323,6 +330,20 @@ class Engine:
             self._record(plan)
         return plan
 
+    def awaits_scan(self, max_rows: int | None, min_rows: int | None = None) -> bool:
+        """Return whether the next plan surely awaits the scan; see `MicroBatchPlan`. O(n log m), nothing is loaded."""
+        self._settle()
+        if self.unscanned and min_rows is not None and total(self.unread()) < min_rows:
+            return True
+        before = self.table if self._generators is None else self._generators.raised(self.table)
+        return awaits_scan(before, self.index, self.rules, self._conditions(max_rows))
+
+    def times_to_load(self, max_rows: int | None) -> list[tuple[str, int, int]]:
+        """Return `(split_id, first, end)` of the blocks that the next plan will probably load. O(n log m)."""
+        self._settle()
+        before = self.table if self._generators is None else self._generators.raised(self.table)
+        return times_to_load(before, self.index, self.rules, self._conditions(max_rows))
+
     def status_after(self, plan: MicroBatchPlan) -> SplitStatus:
         """Return what the source itself is after the last plan: active, idle or finished. O(n).
 
@@ -366,13 +387,16 @@ class Engine:
 
     def _conditions(self, max_rows: int | None, *, holds_rows: bool = False) -> PlanConditions:
         marked = None if self._generators is None else self._generators.idle(self.table.split_ids)
+        idle = self.idle_clock.idle(self.table, self._drains_from_us, marked)
+        unscanned = self._among(self.unscanned) if self.unscanned else None
         return PlanConditions(
             max_rows=max_rows,
             group_limit_us=self._group_limit_us,
             source_us=self._source_us,
             horizon_us=self.horizon_us,
-            idle=self.idle_clock.idle(self.table, self._drains_from_us, marked),
+            idle=idle if unscanned is None else idle & ~unscanned,
             complete=self._among(self.complete),
+            unscanned=unscanned,
             no_more_splits=self._no_more_splits,
             draining=self._drains_from_us is not None,
             holds_rows=holds_rows,
@@ -512,7 +536,8 @@ class Engine:
         behind = self._records_behind(self.table)
         columns = (holds_us, self.table.positions, behind, self.idle_clock.caught_up_us, late, next_us)
         unreported = frozenset(self.unreported())
-        splits = explain_splits(plan, table, columns, self.idle_clock.blocked, unreported, self._group_limit_us)
+        blocked = dict.fromkeys(self.unscanned, WaitsFor.SCAN) | self.idle_clock.blocked
+        splits = explain_splits(plan, table, columns, blocked, unreported, self._group_limit_us)
         if silent := self.silent_in_run(table):
             splits = tuple([one._replace(missed_run=True) if one.split_id in silent else one for one in splits])
         return Explanation(
@@ -551,6 +576,7 @@ class Engine:
         assert self.abandoned <= self.complete, (self.abandoned, self.complete)
         # Nothing is remembered of what left.
         assert self.complete <= set(self.index.split_ids), (self.complete, self.index.split_ids)
+        assert self.unscanned <= set(self.index.split_ids) - self.complete, (self.unscanned, self.complete)
         assert self.idle_clock.split_ids() <= set(self.index.split_ids), (self.idle_clock.split_ids(), table.split_ids)
         if self._generators is not None:
             assert self._generators.split_ids() <= set(table.split_ids), (self._generators.split_ids(), table.split_ids)
@@ -596,7 +622,7 @@ class Engine:
         self.abandoned.difference_update(finished)
         return finished
 
-    def _among(self, split_ids: set[str]) -> BoolArray:
+    def _among(self, split_ids: Set[str]) -> BoolArray:
         return _are_in(self.table.split_ids, split_ids)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "RangeReport",
     "RangesReported",
     "Restored",
+    "ScanMoved",
     "SourceWatermarkMoved",
     "SplitAbandoned",
     "SplitCompleted",
@@ -174,6 +175,16 @@ class SplitsBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanMoved:
+    """Records of the `unscanned` splits were found whose event times are not indexed yet; of all others none.
+
+    They hold the watermark, whatever their event times are.
+    """
+
+    unscanned: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RangesReported:
     """Readers report the ranges that they read."""
 
@@ -261,6 +272,7 @@ Event: TypeAlias = (
     | NoMoreSplits
     | Probed
     | SplitsBlocked
+    | ScanMoved
     | RangesReported
     | GroupLimitMoved
     | IdleWatermarkMoved

@@ -77,6 +77,7 @@ class WaitsFor(StrEnum):
     MIN_ROWS = "minRows"
     GROUP = "group"
     HORIZON = "horizon"
+    SCAN = "scan"
 
 
 class Cause(StrEnum):
@@ -103,6 +104,7 @@ class Cause(StrEnum):
     MIN_ROWS = "minRows"
     GROUP = "group"
     HORIZON = "horizon"
+    SCAN = "scan"
     SLOWEST = "slowest"
     UPSTREAM = "upstream"
 

@@ -37,6 +37,7 @@ _WAITS: Final = {
     WaitsFor.MIN_ROWS: "waits until minRowsPerTrigger records are there",
     WaitsFor.GROUP: "waits for another source of its alignment group",
     WaitsFor.HORIZON: "waits for splits that are not read yet",
+    WaitsFor.SCAN: "has records that are not scanned for event times yet",
 }
 
 

@@ -14,7 +14,7 @@ from benchmarks.report import Report, markdown
 # Kafka comes first of those that start Spark: a JVM takes Spark's Kafka source when it starts, or never.
 QUICK = ("planning", "many_files", "tables", "iceberg", "gateway", "fetching", "parquet", "replay", "starting")
 _BY_FLINK = ("allowed_lateness", "flink", "backlog", "history")
-PEERS = (*_BY_FLINK, "audit", "batch_range", "files", "hops", "object_store", "repair", "z_order")
+PEERS = (*_BY_FLINK, "audit", "batch_range", "files", "formats", "hops", "object_store", "repair", "z_order")
 ALL = ("kafka", *QUICK, *PEERS, "monitoring", "capacity", "memory")
 
 

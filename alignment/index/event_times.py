@@ -424,6 +424,31 @@ class EventTimeIndex:
             self._opaque.divide()
         return ends
 
+    def no_cut_behind(self, positions: Int64Array, bound_us: int) -> Int64Array:
+        """Return where the block ends in which the cut of each split falls, `int64[n]`. O(n log m), loads nothing."""
+        current, unread = self._current_block(positions)
+        ends, stop = positions.copy(), self._table.stop[unread]
+        block = first_above(self._table.prefix_max, bound_us, current[unread], stop)
+        ends[unread] = self._table.blocks.end[np.minimum(block, stop - 1)]
+        return ends
+
+    def to_load(self, positions: Int64Array, bound_us: int, max_rows: int | None) -> list[tuple[str, int, int]]:
+        """Return `(split_id, first, end)` of the blocks that a cut at a bound or a limit on rows will load. O(n log m).
+
+        Without those that are kept, and opaque ones; nothing is loaded, so it may take other blocks in the end.
+        """
+        current, unread = self._current_block(positions)
+        blocks = np.empty(0, np.int64)
+        if max_rows is not None:
+            blocks, _ = self._row_limit.doubtful(positions, bound_us, max_rows)
+        if not blocks.size:
+            blocks = first_above(self._table.prefix_max, bound_us, current[unread], self._table.stop[unread])
+            blocks = blocks[blocks < self._table.stop[unread]]
+        of = self._table.blocks
+        blocks = blocks[(of.opaque[blocks] == LOADED) & (of.at[blocks] < 0)]
+        owners = [self._table.order[owner] for owner in of.owner[blocks]]
+        return list(zip(owners, of.first[blocks].tolist(), of.end[blocks].tolist(), strict=True))
+
     def cut_rows(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[int, Int64Array]:
         """The latest bound, at most `bound_us`, that admits at most `max_rows` records; and its cut, `int64[n]`.
 

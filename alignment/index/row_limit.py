@@ -26,16 +26,23 @@ class RowLimit:
         O(n log m), plus the loading of the blocks that the bounds in question divide; holds `max_rows` of their times,
         and a portion.
         """
+        doubtful, rows_left = self.doubtful(positions, bound_us, max_rows)
+        return self._admitted_after(doubtful, positions, rows_left) if doubtful.size else None
+
+    def doubtful(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
+        """The blocks that `first_out` loads, none if all up to the bound fit; and how many of their rows fit.
+
+        O(n log m), and nothing is loaded.
+        """
         blocks, rows_left = self._in_doubt(positions, bound_us, max_rows)
         rows, enter, leave = self._unread(blocks, positions)
         # Below `earliest` even all rows of all blocks that begin fit; at `latest` those of complete blocks do not.
         earliest, latest = _first_too_many(enter, rows, rows_left), _first_too_many(leave, rows, rows_left)
         if earliest is None or earliest > bound_us:
-            return None
+            return np.empty(0, np.int64), rows_left
         until = bound_us if latest is None else min(latest, bound_us)
         doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
-        rows_left -= int(rows[leave < earliest].sum())
-        return self._admitted_after(doubtful, positions, rows_left)
+        return doubtful, rows_left - int(rows[leave < earliest].sum())
 
     def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
         """The blocks among which a limit on rows decides, and how many of their rows fit after those before them.

@@ -60,8 +60,10 @@ def plan_micro_batch(
     conditions = conditions or PlanConditions()
     idle, complete = conditions.flags(len(before))
     max_rows, horizon_us, group_limit_us = conditions.max_rows, conditions.horizon_us, conditions.group_limit_us
-    available = index.ends()
+    available, unscanned = index.ends(), conditions.unscanned
     unread = before.positions < available
+    if unscanned is not None:
+        unread |= unscanned
 
     bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
     bound = _drift_bound(before, index, rules, conditions, bounding)
@@ -81,12 +83,22 @@ def plan_micro_batch(
             limited_by = LimitedBy.AVAILABLE
         elif limited_by is not LimitedBy.GAP and _limited_by_rows(before, index, rules, aligned, bound, ends, max_rows):
             limited_by = LimitedBy.ROWS
+    awaits_scan = False
+    if unscanned is not None:
+        # What is found later lets no more be read if the limit on rows, or a split that is scanned, sets the bound; and
+        # no less if each split is cut before a record that is known.
+        is_bound = limited_by is LimitedBy.ROWS or aligned == _most_aligned(before, index, rules, conditions, bounding)
+        awaits_scan = not (is_bound and (index.cut(before.positions, bound) < available)[unscanned].all())
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
     if rules.by_source:
         watermarks = np.maximum(watermarks, conditions.source_us)
     waits = ends < available
     held, unread_us = _held(index, rules, ends, watermarks)
+    if unscanned is not None:
+        waits |= unscanned
+        known_us = np.full(len(before), MAX_WATERMARK) if unread_us is None else unread_us
+        unread_us = np.where(unscanned, MIN_WATERMARK + 1, known_us)
     return conclude(
         before,
         rules,
@@ -105,8 +117,30 @@ def plan_micro_batch(
             bounding=bounding_splits(rules, waits, idle, complete, draining=True) if conditions.draining else None,
             rows=total(index.count(np.minimum(_first_wanted(index, rules, before.positions, bound), ends), ends)),
             outside=index.count_outside(before.positions, ends) if rules.times and rules.counts_outside else 0,
+            awaits_scan=awaits_scan,
         ),
     )
+
+
+def awaits_scan(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions) -> bool:
+    """Return whether the next plan surely awaits the scan: see `MicroBatchPlan`.
+
+    By the bounds of blocks alone, so a plan may await it all the same. O(n log m), and nothing is loaded.
+    """
+    if (unscanned := conditions.unscanned) is None:
+        return False
+    has_all = rules.lateness != "none" or (rules.times is not None and rules.times.overlap == "fail")
+    # A cut before a record that is known is before the latest one.
+    latest_us = int(index.latest_times(before.positions)[unscanned].min())
+    if has_all or latest_us == NO_TIMESTAMP:
+        return True
+    idle, complete = conditions.flags(len(before))
+    unread = (before.positions < index.ends()) | unscanned
+    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    if _most_aligned(before, index, rules, conditions, bounding) < latest_us:
+        return False
+    most = index.no_cut_behind(before.positions, latest_us) - before.positions
+    return conditions.max_rows is None or total(most) <= conditions.max_rows
 
 
 def read_to_their_ends(
@@ -133,6 +167,30 @@ def _drift_bound(
         return MAX_WATERMARK
     reach = _reach(before, index, rules, conditions)
     return saturating_add(int(reach[bounding].min()), rules.max_drift_us)
+
+
+def times_to_load(
+    before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions
+) -> list[tuple[str, int, int]]:
+    """Return the blocks whose exact times the next plan will need, as far as the bounds of blocks tell; see `to_load`.
+
+    No plan depends on it.
+    """
+    idle, complete = conditions.flags(len(before))
+    unread = before.positions < index.ends()
+    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    bound = _drift_bound(before, index, rules, conditions, bounding)
+    bound = min(bound, conditions.group_limit_us, conditions.horizon_us)
+    return index.to_load(before.positions, bound, conditions.max_rows)
+
+
+def _most_aligned(
+    before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions, bounding: BoolArray
+) -> int:
+    """Return how far alignment allows to read at most, whatever is found of the splits that are not scanned yet."""
+    assert conditions.unscanned is not None
+    bound = _drift_bound(before, index, rules, conditions, bounding & ~conditions.unscanned)
+    return min(bound, conditions.group_limit_us, conditions.horizon_us)
 
 
 def _reach(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions) -> Int64Array:

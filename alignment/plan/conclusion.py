@@ -33,7 +33,8 @@ class MicroBatchPlan:
     chosen, is read; `rows` are, or as many are predicted where readers report. `late` are the records of each split
     (`int64[n]`) at or below the watermark announced before it; `outside` is how many lie outside of the range of event
     times that is wanted, read or passed by, as far as event times are known. `holds_us` is where each holds the
-    combined watermark after it, if it counts (`int64[n]`). `slowest_us` is how far the other sources of an alignment
+    combined watermark after it, if it counts (`int64[n]`). It does not count if it `awaits_scan`: what is found of
+    splits that are not scanned yet may change what it reads. `slowest_us` is how far the other sources of an alignment
     group take this one to be, None if no split counts: the smallest of these, whatever else is unread. A split that no
     longer bounds `T` is left out of it, as long as another one has records.
     """
@@ -46,6 +47,7 @@ class MicroBatchPlan:
     slowest_us: int | None
     holds_us: Int64Array
     outside: int = 0
+    awaits_scan: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Reading:
         `bool[n]`: the splits that bound `T` in the next plan; None for all that count.
     rows
         How many it reads; None where every position is one.
-    bound_us, limited_by, outside
+    bound_us, limited_by, outside, awaits_scan
         Those of the plan.
     """
 
@@ -86,6 +88,7 @@ class Reading:
     bounding: BoolArray | None = None
     rows: int | None = None
     outside: int = 0
+    awaits_scan: bool = False
 
 
 def conclude(before: SplitTable, rules: PlanningRules, conditions: PlanConditions, reading: Reading) -> MicroBatchPlan:
@@ -120,6 +123,7 @@ def conclude(before: SplitTable, rules: PlanningRules, conditions: PlanCondition
         slowest_us=slowest,
         holds_us=holds_us,
         outside=reading.outside,
+        awaits_scan=reading.awaits_scan,
     )
 
 

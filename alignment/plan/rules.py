@@ -89,6 +89,9 @@ class PlanConditions:
     idle, complete
         `bool[n]`: splits that have had nothing left to read for the idle timeout, and those to which no record will be
         added; None for none.
+    unscanned
+        `bool[n]`: splits with records behind those of the index, whose event times are not known yet; None for none.
+        They hold the watermark. A plan counts only if these records make no difference to what it reads.
     no_more_splits
         No split will be added.
     draining
@@ -103,6 +106,7 @@ class PlanConditions:
     horizon_us: int = MAX_WATERMARK
     idle: BoolArray | None = None
     complete: BoolArray | None = None
+    unscanned: BoolArray | None = None
     no_more_splits: bool = False
     draining: bool = False
     holds_rows: bool = False

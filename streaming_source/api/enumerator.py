@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from streaming_source.api.serializer import SourceEvent
 from streaming_source.api.split import SourceSplit, SplitT
@@ -320,3 +320,43 @@ class SupportsEventTimeIndex(ABC, Generic[SplitT]):
             f"{type(self).__name__} cannot take splits back: its planned blocks have left the index. Restore a new "
             "enumerator from the checkpoint"
         )
+
+
+class Scanned(NamedTuple):
+    """A part of a split that was scanned: `add` adds it to the index, on the coordinator's thread.
+
+    `add` returns event times that were read, `(start, int64[n])` of each block, `kept` of them in all. The latest so
+    far is `latest_us`. If it `is_last`, all records of the split that were found are indexed.
+    """
+
+    add: Callable[[], Sequence[tuple[int, npt.NDArray[np.int64]]]]
+    latest_us: int
+    is_last: bool
+    kept: int = 0
+
+
+class SupportsScan(SupportsEventTimeIndex[SplitT], Generic[SplitT]):
+    """An index that takes event times from the records themselves: it can be filled while what is known is read.
+
+    With `scans_in_parts`, which the planner sets before `start` where it `may_scan`, the first discovery only finds the
+    records. Of so many splits parts are `scans_at_once`.
+    """
+
+    scans_in_parts: bool = False
+    scans_at_once: int = 1
+
+    @property
+    @abstractmethod
+    def may_scan(self) -> bool:
+        """Return whether event times are taken from the records, and not from statistics."""
+
+    @abstractmethod
+    def unscanned_splits(self) -> Collection[str]:
+        """Return the ids of assigned splits with records that were found and are not indexed yet."""
+
+    @abstractmethod
+    def scan(self, split_id: str, *, keeps_times: bool) -> Scanned:
+        """Scan the next part of such a split. On a worker, by one at a time of a split.
+
+        Where it `keeps_times` what is returned may have the event times of some records, but not of very many.
+        """

@@ -163,6 +163,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         _log.warning("planning goes on from state %d instead of %d", state.sequence, self.state.sequence)
         if not (runtime.event_times.goes_back and self._started):
             # Records that the enumerator added before have left the index: a new enumerator must find them again.
+            runtime.event_times.close()
             self.host.close()
             self._started = False
             self.restore(state)
@@ -187,8 +188,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.calls.end()
             self._drain_engine()
 
-    def start(self) -> None:
-        """Start discovery and wait for its first result."""
+    def start(self, max_rows: int | None = None) -> None:
+        """Start discovery and wait for its first result; a first plan without a limit on rows needs all of it."""
         runtime, calls = self.runtime, self.host.calls
         if self.is_draining:
             self._drain_engine()
@@ -196,6 +197,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._rules.options.max_future_skew_us is None:
             # With `maxFutureSkew` the limit moves with each plan.
             self._limit_times()
+        runtime.event_times.before_discovery(max_rows)
         self.host.start(runtime.engine.table.split_ids)
         self.host.run_until(lambda: not calls.awaits_first)
         self._take_added()
@@ -237,7 +239,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _advance(self, max_rows: int | None) -> SourceState[SplitT, CheckpointT]:
         has_discovered = not self._started
         if not self._started:
-            self.start()
+            self.start(max_rows)
         engine, event_times = self.runtime.engine, self.runtime.event_times
         while True:
             self.host.run()
@@ -248,8 +250,14 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
             if self._is_due and (not self.is_draining or event_times.is_settled) and self._plan(max_rows):
+                if event_times.loads_ahead:
+                    # While Spark reads this micro-batch.
+                    event_times.load_ahead(engine.times_to_load(max_rows))
                 return self.state
             if not self.is_draining:
+                if engine.unscanned:
+                    self.host.calls.wait()
+                    continue
                 if has_discovered:
                     return self.state
                 self._discover_more()
@@ -439,6 +447,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._rules.options.max_future_skew_us is not None:
             limit_us = self._limit_times()
         self._assign_waiting(max_rows)
+        if engine.unscanned and engine.awaits_scan(max_rows, self._rules.options.min_rows_per_trigger):
+            return False
         for event in () if group is None else group.start_plan():
             engine.apply(event)
         self.runtime.event_times.before_plan()
@@ -450,7 +460,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             from streaming_source.coordinator.overlap import check_no_overlap
 
             check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
+        if self.runtime.event_times.loads_ahead:
+            self.runtime.event_times.load_ahead(engine.times_to_load(max_rows))
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
+        if plan.awaits_scan:
+            return False
         lets_others_plan = group is not None and group.lets_others_plan
         nearest_us = engine.nearest_us() if lets_others_plan else None
         if nearest_us is not None or (lets_others_plan and self.is_draining):

@@ -15,6 +15,7 @@ from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 from streaming_source.api import Boundedness, Source, SplitEnumerator, SplitEnumeratorContext, SupportsEventTimeIndex
+from streaming_source.api.enumerator import SupportsScan
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import EventTimeProvider, IndexedTimes
@@ -122,6 +123,14 @@ def _event_times_of(
                 f"option indexing = 'off': {source.name} has an index of its own, and what is read next is chosen by "
                 "it; leave the option out"
             )
+        # Where a record may be late that is known already, or another source waits for this one, the whole scan counts.
+        waits_for_all = rules.planning.lateness != "none" or rules.group is not None
+        if isinstance(enumerator, SupportsScan) and enumerator.may_scan:
+            # Imported here: most files have statistics.
+            from streaming_source.coordinator.event_times.scanned import ScannedTimes
+
+            in_parts = not waits_for_all
+            return ScannedTimes(source, enumerator, host.schema, rules.strategy, host, in_parts=in_parts)
         return IndexedTimes(source, enumerator, host.schema, rules.strategy)
     # These are imported here and not above: they bring the readers with them, which a planner with an index never runs.
     if not rules.options.reports:

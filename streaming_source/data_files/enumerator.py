@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, StoredFile
 from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
 from streaming_source.exceptions import FileGoneError, MalformedDataError, SchemaError
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.scan import FileScan
 
 _log = log_of(__name__)
 
@@ -111,27 +114,40 @@ class DataFileEnumerator(
         """Open a file and return its blocks; None if the source skips the file."""
         return self._described(file, counts_alone=self._counts_alone)
 
-    def _described(self, file: DataFile, *, counts_alone: bool) -> FileBlocks | None:
+    def _described(self, file: DataFile, *, counts_alone: bool, rows: int | None = None) -> FileBlocks | None:
+        """Return the blocks of a file, of so many rows or a few more; None if the source skips it."""
         stored, schema, assigner = self._stored(file), self._context.schema, self._context.timestamp_assigner
         indexing = self._config.indexing
         try:
             with self._scanning:
-                if counts_alone:
+                if rows is not None:
+                    blocks, _ = self._retries.run(lambda: self._scan_of(file).advance(rows))
+                elif counts_alone:
                     blocks = self._retries.run(lambda: self._format.describe_rows(stored, schema))
                 else:
                     blocks = self._retries.run(lambda: self._format.describe(stored, schema, assigner, indexing))
         except (FileGoneError, MalformedDataError) as error:
             self._config.skip(error)
             return None
-        if self._config.columns is None:
-            self._check_new_columns(file.path, blocks.columns)
+        self._check_new_columns(file.path, blocks.columns)
         return blocks
+
+    def _scan_of(self, file: DataFile) -> FileScan:
+        """Begin to describe a file in parts."""
+        # Imported here: most formats have statistics.
+        from streaming_source.data_files.scan import FileScan
+
+        return FileScan(self._format, self._stored(file), self._context.schema, self._context.timestamp_assigner)
 
     def _describe_all(self, files: Iterable[DataFile]) -> list[FileBlocks | None]:
         return list(self._context.map_on_workers(self._describe, files))
 
     def _in_background(
-        self, call: Callable[[], T], handler: Callable[[T], None], period_seconds: float | None = None
+        self,
+        call: Callable[[], T],
+        handler: Callable[[T], None],
+        period_seconds: float | None = None,
+        delay_seconds: float = 0.0,
     ) -> None:
         def handle(result: T | None, error: BaseException | None) -> None:
             if error is not None:
@@ -140,18 +156,20 @@ class DataFileEnumerator(
             handler(result)
 
         self._context.call_async(
-            call, handle, period_seconds=period_seconds, at_each_trigger=period_seconds is not None
+            call,
+            handle,
+            initial_delay_seconds=delay_seconds,
+            period_seconds=period_seconds,
+            at_each_trigger=period_seconds is not None,
         )
 
     def _append_file(self, split_id: str, file: LoggedFile, read: int) -> None:
         """Append a file to its split, and index its blocks without the first `read` rows: those were read before."""
         self._logs.setdefault(split_id, FileLog()).files.append(file)
-        rows, low, high, earliest = (
-            file.blocks.rows,
-            file.blocks.min_us,
-            file.blocks.max_us,
-            file.blocks.valid_min_us,
-        )
+        self._index_blocks(split_id, file.blocks, read)
+
+    def _index_blocks(self, split_id: str, blocks: FileBlocks, read: int) -> None:
+        rows, low, high, earliest = blocks.rows, blocks.min_us, blocks.max_us, blocks.valid_min_us
         if read:
             unread = np.cumsum(rows) - read
             rest = unread > 0
@@ -179,6 +197,8 @@ class DataFileEnumerator(
         return name if self._config.case_sensitive else name.lower()
 
     def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
+        if self._config.columns is not None:
+            return
         added = [name for name in columns if self._key(name) not in self._known_columns]
         # What is inside of a new column is new with it.
         new = ", ".join(name for name in added if not any(name.startswith(f"{other}.") for other in added))

@@ -190,6 +190,18 @@ class FileBlocks:
         rows, low, high, earliest, offsets = np.array(blocks, np.int64).reshape(-1, 5).T
         return FileBlocks(rows, low, high, earliest, tuple(offsets.tolist()) if seeks else None, columns)
 
+    def followed_by(self, more: FileBlocks) -> FileBlocks:
+        """Return these blocks, and those that follow them in the file."""
+        offsets = None if self.offsets is None or more.offsets is None else self.offsets + more.offsets
+        return FileBlocks(
+            np.append(self.rows, more.rows),
+            np.append(self.min_us, more.min_us),
+            np.append(self.max_us, more.max_us),
+            np.append(self.valid_min_us, more.valid_min_us),
+            offsets,
+            more.columns,
+        )
+
     @property
     def earliest_us(self) -> int:
         """A lower bound of the file's valid event times: `MAX_WATERMARK` if it has none, `NO_TIMESTAMP` if unknown."""

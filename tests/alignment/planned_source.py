@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable
-from alignment.plan.by_index import plan_micro_batch
+from alignment.plan.by_index import awaits_scan, plan_micro_batch
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment.index_blocks import check_kept_times
@@ -66,6 +69,7 @@ class PlannedSource:
 
     def __init__(self, rules: PlanningRules) -> None:
         self.rules = rules
+        self._random = random.Random(0)
         self.naive: dict[str, NaiveSplit] = {}
         self.logs: dict[str, SplitLog] = {}
         self.indexed_from: dict[str, int] = {}
@@ -141,6 +145,7 @@ class PlannedSource:
         if self._has_one_plan(max_rows):
             again = self._plan(self._index(sorted(self.naive, reverse=True)), before, max_rows, group_limit, horizon)
             assert _shown(again) == _shown(plan), "same state, same data, splits in another order: another plan"
+            self._check_half_scanned(before, plan, max_rows, group_limit, horizon)
         self._agrees(plan, expected)
         self._check(before, plan, expected, max_rows)
         self._read(before, plan)
@@ -174,14 +179,14 @@ class PlannedSource:
 
         return EventTimeIndex(load, cached_times=CACHED_TIMES)
 
-    def _index(self, order: Sequence[str]) -> EventTimeIndex:
-        """What a source tells that starts from the positions of the last restart."""
+    def _index(self, order: Sequence[str], blocks: Mapping[str, int] | None = None) -> EventTimeIndex:
+        """What a source tells that starts from the positions of the last restart; of some splits so many blocks."""
         index = self._new_index()
         for split_id in order:
             start = self.indexed_from.get(split_id, 0)
             index.add_split(split_id, start)
             begin = 0
-            for block in self.logs[split_id].blocks:
+            for block in self.logs[split_id].blocks[: (blocks or {}).get(split_id)]:
                 rest = min(len(block.times), begin + len(block.times) - start)
                 if rest > 0:
                     self._index_block(index, split_id, block, len(block.times) - rest)
@@ -206,24 +211,60 @@ class PlannedSource:
     def _positions(self) -> np.ndarray:
         return np.array([self.naive[split_id].position for split_id in sorted(self.naive)], np.int64)
 
+    def _check_half_scanned(
+        self, before: SplitTable, plan: MicroBatchPlan, max_rows: int | None, group_limit: int, horizon: int
+    ) -> None:
+        """Where only the first blocks of some splits are known, the plan is the same, or awaits the scan."""
+        scanned = {}
+        for split_id, split in self.naive.items():
+            ends = list(accumulate(len(block.times) for block in self.logs[split_id].blocks))
+            n = self._random.randint(bisect_left(ends, split.position) + (split.position > 0), len(ends))
+            if n < len(ends) and self._random.random() < 0.8:
+                scanned[split_id] = n
+        if not scanned:
+            return
+        index = self._index(sorted(self.naive), scanned)
+        half = self._plan(index, before, max_rows, group_limit, horizon, unscanned=scanned.keys())
+        conditions = self._conditions(before, max_rows, group_limit, horizon, scanned.keys())
+        if awaits_scan(before, index, self.rules, conditions) and self.rules.lateness == "none":
+            assert half.awaits_scan, "by the bounds of blocks it awaits the scan, and by event times it does not"
+        if not half.awaits_scan:
+            assert _shown(half)[1:4] == _shown(plan)[1:4], "what is scanned later changes what is read"
+            assert _shown(half)[5:] == _shown(plan)[5:], "what is scanned later changes the bound, or what is late"
+            assert half.after.combined == before.combined, "what is not scanned holds the watermark"
+            assert before.combined <= plan.after.combined
+
     def _plan(
-        self, index: EventTimeIndex, before: SplitTable, max_rows: int | None, group_limit: int, horizon: int
+        self,
+        index: EventTimeIndex,
+        before: SplitTable,
+        max_rows: int | None,
+        group_limit: int,
+        horizon: int,
+        unscanned: Collection[str] = (),
     ) -> MicroBatchPlan:
-        conditions = PlanConditions(
-            max_rows=max_rows,
-            group_limit_us=group_limit,
-            horizon_us=horizon,
-            idle=np.array([self.naive[i].idle for i in before.split_ids], np.bool_),
-            complete=np.array([self.naive[i].complete for i in before.split_ids], np.bool_),
-            no_more_splits=self.no_more_splits,
-            draining=self.draining,
-        )
+        conditions = self._conditions(before, max_rows, group_limit, horizon, unscanned)
 
         def advance(split_id: str, start: int, stop: int) -> int:
             times = index.times_between(split_id, start, stop)
             return _own_generator(times[times > NO_TIMESTAMP].tolist())
 
         return plan_micro_batch(before, index, self.rules, conditions, advance)
+
+    def _conditions(
+        self, before: SplitTable, max_rows: int | None, group_limit: int, horizon: int, unscanned: Collection[str]
+    ) -> PlanConditions:
+        naive = {split_id: self.naive[split_id] for split_id in before.split_ids}
+        return PlanConditions(
+            max_rows=max_rows,
+            group_limit_us=group_limit,
+            horizon_us=horizon,
+            idle=np.array([split.idle and i not in unscanned for i, split in naive.items()], np.bool_),
+            complete=np.array([split.complete and i not in unscanned for i, split in naive.items()], np.bool_),
+            unscanned=np.array([i in unscanned for i in naive], np.bool_) if unscanned else None,
+            no_more_splits=self.no_more_splits,
+            draining=self.draining,
+        )
 
     def _agrees(self, plan: MicroBatchPlan, expected: NaivePlan) -> None:
         ids = plan.after.split_ids

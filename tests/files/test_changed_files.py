@@ -212,17 +212,18 @@ def test_a_file_that_is_written_on_while_it_is_described_is_taken_as_it_is_then(
     local: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Directory(local, csv)
-    describe = CsvFormat.describe
+    scanned = CsvFormat._scanned
     described: list[str] = []
 
-    def slow(self: CsvFormat, file: Any, *arguments: Any) -> Any:
-        if file.path.endswith("/3") and file.path not in described:
+    def slow(self: CsvFormat, rows: Any, *arguments: Any) -> Any:
+        path = rows.file.path
+        if path.endswith("/3") and path not in described:
             # Its writer has not renamed it into place.
             log.append(3)
-        described.append(file.path)
-        return describe(self, file, *arguments)
+        described.append(path)
+        return scanned(self, rows, *arguments)
 
-    monkeypatch.setattr(CsvFormat, "describe", slow)
+    monkeypatch.setattr(CsvFormat, "_scanned", slow)
     run = log.start()
     for _ in range(2):
         look_again(run)

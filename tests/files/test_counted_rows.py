@@ -38,17 +38,17 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose event times were read ahead."""
-    paths, describe, event_times = [], CsvFormat.describe, CsvFormat.event_times
+    paths, scanned, event_times = [], CsvFormat._scanned, CsvFormat.event_times
 
-    def noted(own: CsvFormat, file: Any, *others: Any) -> Any:
-        paths.append(file.path)
-        return describe(own, file, *others)
+    def noted(own: CsvFormat, rows: Any, *others: Any) -> Any:
+        paths.append(rows.file.path)
+        return scanned(own, rows, *others)
 
     def of_block(own: CsvFormat, rows: Any, *others: Any) -> Any:
         paths.append(rows.file.path)
         return event_times(own, rows, *others)
 
-    monkeypatch.setattr(CsvFormat, "describe", noted)
+    monkeypatch.setattr(CsvFormat, "_scanned", noted)
     monkeypatch.setattr(CsvFormat, "event_times", of_block)
     return paths
 

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from alignment.arrow_times import format_timestamp
+from alignment.durations import format_duration
+from alignment.shown import log_of
+from alignment.watermarks import Int64Array
 from streaming_source.api import SplitEnumeratorContext
+from streaming_source.api.enumerator import Scanned, SupportsScan
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.listing import ListedFile, Lister, list_directory
+from streaming_source.connectors.files.listing import ListedFile, Lister, NewFile, list_directory
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.data_files.file import NO_BLOCKS, FileBlocks
 from streaming_source.data_files.ranges import FileLog, LoggedFile
 from streaming_source.exceptions import DataLossError, FileGoneError, MalformedDataError
 
+if TYPE_CHECKING:
+    from streaming_source.connectors.files.log_scan import LogScan, ScannedFile
+
+_SCANS_OF_A_STORE: Final = 8
+"""Files that are scanned at once in a store that is not on this machine, for which each scan waits."""
+
+_log = log_of(__name__)
+
 _IN_ORDER_OF_NAMES = (
     "With splitBy = directory a directory is a log whose files come in the order of their names. Let later files have "
     "later names, or read with splitBy = file"
 )
-
-
-class NewFile(NamedTuple):
-    """A file as it was described; None as blocks if the source skips it. `newest_ms` is that of a `LoggedFile`."""
-
-    file: ListedFile
-    blocks: FileBlocks | None
-    newest_ms: int
 
 
 class ChangedFile(NamedTuple):
@@ -95,7 +101,7 @@ class DirectoryDiscovery:
         self._check_renamed(lister, new)
         found = []
         for file, blocks in self.describe(new):
-            newest_ms = self._remember(file)
+            newest_ms = self.remember(file)
             split_id = _split_of(file)
             self._last[split_id] = max(file.name, self._last.get(split_id, ""))
             found.append(NewFile(file, blocks, newest_ms))
@@ -117,7 +123,7 @@ class DirectoryDiscovery:
         if still := missing - gone:
             self._missing[split_id] = still
 
-    def _remember(self, file: ListedFile) -> int:
+    def remember(self, file: ListedFile) -> int:
         """Remember a file that was found, and return when the newest of its directory was modified, up to this one."""
         split_id = _split_of(file)
         self._seen.setdefault(split_id, {})[file.name] = file.version
@@ -136,7 +142,7 @@ class DirectoryDiscovery:
         if version is not None:
             if version != file.version:
                 changed.append(ChangedFile(file, file.at(version)))
-                self._remember(file)
+                self.remember(file)
             return False
         reached = self.restored.get(split_id, FileSplit(split_id))
         if reached.is_rewritten(file):
@@ -144,7 +150,7 @@ class DirectoryDiscovery:
             changed.append(ChangedFile(file, was if file.name == reached.file else None))
         if file.name < reached.file or (file.name == reached.file and reached.row is None):
             self._read[split_id] += 1
-            self._remember(file)
+            self.remember(file)
             return False
         last = self._last.get(split_id, "")
         if file.name <= last:
@@ -196,8 +202,12 @@ def _size_and_time(file: ListedFile) -> str:
     return f"{file.size:,} bytes of {format_timestamp(1000 * file.modified_ms)}"
 
 
-class DirectoryEnumerator(FileSplitEnumerator):
-    """Assigns each directory as soon as it is found, and indexes its files as they come."""
+class DirectoryEnumerator(SupportsScan[FileSplit], FileSplitEnumerator):
+    """Assigns each directory as soon as it is found, and indexes its files as they come.
+
+    Those of the first listing may be a backlog: where it `scans_in_parts` they are indexed as they are scanned, and the
+    next listing comes behind that.
+    """
 
     def __init__(
         self, config: FilesConfig, context: SplitEnumeratorContext[FileSplit], checkpoint: FilesCheckpoint
@@ -206,7 +216,14 @@ class DirectoryEnumerator(FileSplitEnumerator):
         # All files of all directories are found at once, and so read by one plan.
         self._counts_alone = self._may_count_alone and not context.needs_event_times
         self._finished = set(checkpoint.finished)
+        self.scans_at_once = (os.cpu_count() or 1) if self._filesystem.type_name == "local" else _SCANS_OF_A_STORE
+        self._discovery = DirectoryDiscovery(self._describe_found, self._restored, frozenset(self._finished))
         self._listed = False
+        # By split, what is left of the first listing.
+        self._scans: dict[str, LogScan] = {}
+        self._warned_of_disorder = self._told_of_scan = False
+        # A file that cannot be read is skipped as a whole.
+        self._is_whole = config.ignore_corrupt_files or config.ignore_missing_files
         # Of each split its position in the next state, and the files that reach beyond it with their last positions.
         self._positions: dict[str, int] = {}
         self._unread: dict[str, deque[tuple[str, int]]] = {}
@@ -216,33 +233,42 @@ class DirectoryEnumerator(FileSplitEnumerator):
     # ---- discovery ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        discovery = DirectoryDiscovery(self._describe_as_found, dict(self._restored), frozenset(self._finished))
+        self._discovery.restored, self._discovery.finished = dict(self._restored), frozenset(self._finished)
         # Copied on a worker, in one step.
-        self._discover(discovery.find_new, self._on_found, lambda: list(self._in_work.values()))
+        self._list = self._discover(
+            self._discovery.find_new,
+            self._on_found,
+            lambda: list(self._in_work.values()),
+            repeats=not self.scans_in_parts,
+        )
 
     def _on_found(self, found: FoundInDirectories) -> None:
         for file in found.changed:
             self._take_change(file.now, self._has_changed(file))
         for split_id in found.empty:
             self._assign(split_id)
-        for new in found.new:
-            self._add_file(new)
         if not self._listed:
-            self._listed = True
-            self._check_restored()
+            self._check_restored(found.new)
+        if self.scans_in_parts and not self._listed:
+            self._begin_scans(found.new)
+        else:
+            for new in found.new:
+                self._add_file(new)
+        self._listed = True
         if self._config.bounded:
             if self._until_ms is None:
                 self._until_ms = max((new.file.modified_ms for new in found.new), default=0)
-            for split_id in {*self._logs, *self._restored}:
+            for split_id in {*self._logs, *self._restored} - self._scans.keys():
                 self._context.complete_split(split_id)
             self._no_more_splits()
 
-    def _check_restored(self) -> None:
+    def _check_restored(self, new: Sequence[NewFile]) -> None:
         """Raise if a file that was read in part before a restart is not in the first listing."""
+        first: dict[str, str] = {}
+        for one in new:
+            first.setdefault(_split_of(one.file), one.file.name)
         for split_id, split in self._restored.items():
-            log = self._logs.get(split_id)
-            is_there = log is not None and bool(log.files) and log.files[0].name == split.file
-            if split.file and split.row is not None and not is_there:
+            if split.file and split.row is not None and first.get(split_id) != split.file:
                 raise self._gone(split)
 
     def _has_changed(self, changed: ChangedFile) -> DataLossError:
@@ -266,13 +292,102 @@ class DirectoryEnumerator(FileSplitEnumerator):
             f"with a later name. To go on, {fix}; or set ignoreChangedFiles = true, and what is new is not read"
         )
 
-    def _add_file(self, new: NewFile) -> None:
+    # ---- scanning ----------------------------------------------------------------------------------------------------
+
+    @property
+    def may_scan(self) -> bool:
+        return not (self._counts_alone or self._format.has_statistics)
+
+    def _describe_found(self, files: list[ListedFile]) -> list[tuple[ListedFile, FileBlocks | None]]:
+        if self.scans_in_parts and not self._listed:
+            return [(file, None) for file in files]
+        return self._describe_as_found(files)
+
+    def _begin_scans(self, new: Sequence[NewFile]) -> None:
+        # Imported here: most files have statistics.
+        from streaming_source.connectors.files.log_scan import LogScan
+
+        files: dict[str, list[NewFile]] = {}
+        for one in new:
+            files.setdefault(_split_of(one.file), []).append(one)
+        for split_id, of_split in files.items():
+            self._assign(split_id)
+            self._scans[split_id] = LogScan(
+                of_split,
+                lambda file: self._describe_as_found([file])[0],
+                None if self._is_whole else self._open_scan,
+                self._as_it_is,
+                self._context.map_on_workers,
+                self._retries,
+            )
+        if not files:
+            self._list()
+
+    def unscanned_splits(self) -> Collection[str]:
+        return self._scans.keys()
+
+    def scan(self, split_id: str, *, keeps_times: bool) -> Scanned:
+        scan = self._scans[split_id]
+        found = scan.advance(self._context.event_time_limit_us, max(self.scans_at_once // len(self._scans), 1))
+        is_last = scan.is_done
+        # What was read before a restart is not planned again.
+        keeps_times &= not self._restored.get(split_id, FileSplit(split_id)).position
+        found = found if keeps_times else [part._replace(times=()) for part in found]
+        kept = sum(times.size for part in found for times in part.times)
+        add = partial(self._add_scanned, split_id, found, scan.disorder_us, is_last=is_last)
+        return Scanned(add, scan.latest_us, is_last, kept)
+
+    def _add_scanned(
+        self, split_id: str, found: list[ScannedFile], disorder_us: int, *, is_last: bool
+    ) -> list[tuple[int, Int64Array]]:
+        kept: list[tuple[int, Int64Array]] = []
+        for part in found:
+            if part.begins:
+                self._discovery.remember(part.new.file)
+                self._check_new_columns(self._path(part.new.file.relative_path), (part.new.blocks or NO_BLOCKS).columns)
+            self._add_file(part.new, begins=part.begins, ends=part.ends)
+            position = self._logs[split_id].files[-1].end - sum(times.size for times in part.times)
+            for times in part.times:
+                kept.append((position, times))
+                position += times.size
+            if part.changed is not None:
+                self._take_change(part.changed, self._has_changed(ChangedFile(part.changed, part.new.file)))
+        bound_us = self._context.out_of_orderness_us
+        if bound_us is not None and disorder_us > bound_us and not self._warned_of_disorder:
+            self._warned_of_disorder = True
+            _log.warning(
+                "records of %r are up to %s earlier than records before them in their file, and maxOutOfOrderness is "
+                "%s: windows wait until its files, %.1f MiB, were scanned to their ends and such records were read. "
+                "Files whose records are in the order of their event times let windows out as they are read",
+                split_id,
+                format_duration(disorder_us),
+                format_duration(bound_us),
+                self._scans[split_id].bytes / 2**20,
+            )
+        if is_last:
+            del self._scans[split_id]
+            if self._config.bounded:
+                self._context.complete_split(split_id)
+            if not self._scans:
+                self._list()
+        return kept
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def _add_file(self, new: NewFile, *, begins: bool = True, ends: bool = True) -> None:
+        """Add a file to its split, or the next blocks of the last one."""
         file, blocks = new.file, new.blocks or NO_BLOCKS
         split_id = _split_of(file)
         log = self._assign(split_id)
         restored = self._restored.get(split_id, FileSplit(split_id))
         # After a restart the first file was read in part: its rows before that are not indexed again.
         read = (restored.row or 0) if file.name == restored.file else 0
+        if not begins:
+            last = log.files[-1]
+            log.files[-1] = logged = replace(last, blocks=last.blocks.followed_by(blocks))
+            self._index_blocks(split_id, blocks, max(read - int(last.blocks.rows.sum()), 0))
+            self._note_unread(split_id, file, logged, ends=ends)
+            return
         position = log.files[-1].end if log.files else restored.position - read
         number = log.files[-1].number + 1 if log.files else restored.files + (file.name != restored.file)
         logged = LoggedFile(
@@ -285,7 +400,10 @@ class DirectoryEnumerator(FileSplitEnumerator):
             newest_ms=new.newest_ms,
         )
         self._append_file(split_id, logged, read)
-        if self._cleaner is not None:
+        self._note_unread(split_id, file, logged, ends=ends)
+
+    def _note_unread(self, split_id: str, file: ListedFile, logged: LoggedFile, *, ends: bool) -> None:
+        if ends and self._cleaner is not None:
             self._unread.setdefault(split_id, deque()).append((file.relative_path, logged.end))
 
     def _assign(self, split_id: str) -> FileLog:
@@ -370,6 +488,14 @@ class DirectoryEnumerator(FileSplitEnumerator):
 
     def snapshot_state(self, checkpoint_id: int) -> FilesCheckpoint:
         self._finished_logs.clear()
+        if self._scans and not self._told_of_scan:
+            self._told_of_scan = True
+            _log.info(
+                "a micro-batch is read while files of %d splits, %.1f MiB, are scanned for event times: what is not "
+                "scanned may be earlier than any window, so the watermark waits for it",
+                len(self._scans),
+                sum(scan.bytes for scan in self._scans.values()) / 2**20,
+            )
         if self._cleaner is not None:
             for split_id, files in self._unread.items():
                 while files and files[0][1] <= self._positions.get(split_id, 0):
@@ -397,7 +523,9 @@ class DirectoryEnumerator(FileSplitEnumerator):
             if start.is_rewritten(listed) or end.is_rewritten(listed):
                 self._take_change(listed, self._changed(start, end))
             file = self._data_file(listed)
-            blocks = self._described(file, counts_alone=counts_alone) or NO_BLOCKS
+            # A backlog must not be scanned again before what was planned of it is read.
+            is_cut = listed.name == end.file and self.may_scan and not (counts_alone or self._is_whole)
+            blocks = self._described(file, counts_alone=counts_alone, rows=end.row if is_cut else None) or NO_BLOCKS
             log.files.append(LoggedFile(file, position, blocks))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None

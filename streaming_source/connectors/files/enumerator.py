@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyarrow import fs
 
@@ -19,6 +20,9 @@ from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import DataFile, FileBlocks
 from streaming_source.exceptions import DataLossError, FileGoneError, OffsetError, OptionError, SourceError
 from streaming_source.from_data import is_stored_below, path_below
+
+if TYPE_CHECKING:
+    from streaming_source.data_files.scan import FileScan
 
 _log = log_of(__name__)
 
@@ -139,8 +143,13 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         find_new: Callable[[Lister], T],
         handler: Callable[[T], None],
         in_work: Callable[[], Iterable[ListedFile]],
-    ) -> None:
-        """Find new files in the background: once if the source is bounded, else again and again."""
+        *,
+        repeats: bool = True,
+    ) -> Callable[[], None]:
+        """Find new files in the background: once if the source is bounded, else again and again.
+
+        If it does not `repeats`, what is returned has to be called for the further listings.
+        """
         lister = Lister(self._config.root, self._until_ms, in_work)
 
         def listed() -> T:
@@ -154,7 +163,19 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
                 raise
 
         period = None if self._config.bounded else self._config.discovery_interval_us / 1e6
-        self._in_background(lambda: self._retries.run(listed), handler, period_seconds=period)
+        again = partial(self._in_background, lambda: self._retries.run(listed), handler)
+        again(period_seconds=period if repeats else None)
+        return lambda: None if period is None else again(period_seconds=period, delay_seconds=period)
+
+    def _as_it_is(self, file: ListedFile) -> ListedFile:
+        """Return a file as it is now; elsewhere than on this machine it is listed when it is complete."""
+        if self._filesystem.type_name != "local":
+            return file
+        info = self._filesystem.get_file_info(self._path(file.relative_path))
+        return ListedFile.of_info(file.directory, info) if info.type is fs.FileType.File else file
+
+    def _open_scan(self, file: ListedFile) -> FileScan:
+        return self._scan_of(self._data_file(file))
 
     def _data_file(self, file: ListedFile) -> DataFile:
         path = self._path(file.relative_path)

@@ -19,6 +19,7 @@ from streaming_source.exceptions import MalformedDataError
 
 if TYPE_CHECKING:
     from streaming_source.connectors.files.sink_log import SinkLog
+    from streaming_source.data_files.file import FileBlocks
 
 _log = log_of(__name__)
 
@@ -60,6 +61,14 @@ class ListedFile(NamedTuple):
     def at(self, version: int) -> ListedFile:
         """Return the file as it was in another version."""
         return self._replace(modified_ms=version >> _SIZE_BITS, size=version & (1 << _SIZE_BITS) - 1)
+
+
+class NewFile(NamedTuple):
+    """A file as it was described; None as blocks if the source skips it. `newest_ms` is that of a `LoggedFile`."""
+
+    file: ListedFile
+    blocks: FileBlocks | None
+    newest_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,12 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     A *number* is what the index has for a position of the source: see `RecordNumber`.
 
     It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
-    opaque blocks are cut where `first_later` finds, if there are any.
+    opaque blocks are cut where `first_later` finds, if there are any. It `loads_ahead` if to load exact event times
+    takes long.
     """
 
     goes_back: ClassVar[bool] = True
+    loads_ahead: ClassVar[bool] = False
     cached_times: ClassVar[int] = CACHED_TIMES
     first_later: FirstLater | None = None
     drains_from_us: int | None = None
@@ -65,6 +67,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     @abstractmethod
     def restore_splits(self, state: SourceState[SplitT, Any]) -> None:
         """The splits of a state are in work. May be called again, with an earlier state, if this `goes_back`."""
+
+    def before_discovery(self, max_rows: int | None) -> None:
+        """The enumerator starts next; the first plan has this limit on rows."""
 
     def start(self) -> None:
         """The first splits were found."""
@@ -124,6 +129,9 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     @abstractmethod
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
         """See `SupportsEventTimeIndex`."""
+
+    def load_ahead(self, blocks: Iterable[tuple[str, int, int]]) -> None:
+        """Begin to load the event times of these blocks, `(split_id, start, stop)`; those loaded before are dropped."""
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         """The records of `[start, stop)` with the columns that a watermark generator needs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -26,7 +26,8 @@ _log = log_of(__name__)
 BATCH_ROWS: Final = 65_536
 """Most rows of a batch that is read."""
 
-_ALL: Final = sys.maxsize
+ALL_ROWS: Final = sys.maxsize
+"""The `stop` of rows up to the end of a file."""
 
 
 class Chunk(NamedTuple):
@@ -39,9 +40,13 @@ class Chunk(NamedTuple):
 
 
 class OpenFile(ABC):
-    """An open file. If it `seeks`, a chunk can be read without earlier chunks; for `columns` see `FileBlocks`."""
+    """An open file. If it `seeks`, a chunk can be read without earlier chunks; for `columns` see `FileBlocks`.
+
+    Behind the chunk that came last a reader can begin `next_at`; None where only chunks that came show where.
+    """
 
     seeks: bool = True
+    next_at: int | None = None
     columns: tuple[str, ...] = ()
 
     @abstractmethod
@@ -122,10 +127,17 @@ class FileFormat(ABC):
         Called on the planner's worker threads. Holds at most one block of the file at a time. `indexing` is `auto`,
         `statistics` (raises a `MalformedDataError` if there are none), or `scan` (statistics are not used).
         """
-        with self._opened(file, file.own(schema)) as source:
+        with self._scanned(FileRows(file, 0, ALL_ROWS), schema, assigner) as (source, found):
             # A map drops the times of one block before it makes those of the next.
-            blocks = starmap(Block.of, _times(source, FileRows(file, 0, _ALL), schema, assigner))
-            return FileBlocks.of([*blocks], seeks=source.seeks, columns=source.columns)
+            return FileBlocks.of([*starmap(Block.of, found)], seeks=source.seeks, columns=source.columns)
+
+    @contextmanager
+    def _scanned(
+        self, rows: FileRows, schema: pa.Schema, assigner: TimestampAssigner
+    ) -> Iterator[tuple[OpenFile, Iterator[tuple[Int64Array, int]]]]:
+        """Open a file, and give the event times of its blocks one after another, and where each begins."""
+        with self._opened(rows.file, rows.file.own(schema)) as source:
+            yield source, _times(source, rows, schema, assigner)
 
     def describe_rows(self, file: StoredFile, schema: pa.Schema) -> FileBlocks:
         """Return the blocks of a file without event times, for a query whose plans do not depend on them.
@@ -137,7 +149,7 @@ class FileFormat(ABC):
         columns = file.own(schema)
         with self._opened(file, columns) as source:
             blocks: list[Block] = []
-            for chunk in source.chunks(pa.schema([]), FileRows(file, 0, _ALL)):
+            for chunk in source.chunks(pa.schema([]), FileRows(file, 0, ALL_ROWS)):
                 if chunk.rows:
                     if not blocks:
                         self._check_first(source, chunk, columns)
@@ -208,7 +220,7 @@ def _decoded(
     if rows.start >= rows.stop:
         return
     # The range of these rows by their numbers in the file, which counts deleted rows too.
-    last = _ALL if rows.stop == _ALL else deleted.row_of(rows.stop - 1) + 1
+    last = ALL_ROWS if rows.stop == ALL_ROWS else deleted.row_of(rows.stop - 1) + 1
     point = None if rows.seek_point is None else source.stored_point(rows.seek_point)
     stored = FileRows(rows.file, deleted.row_of(rows.start), last, point)
     number = rows.start
@@ -243,7 +255,7 @@ def _stored(
             yield part, batch, None if dropped is None else dropped[begin : begin + part.rows]
         if end >= rows.stop:
             return
-    if rows.stop != _ALL:
+    if rows.stop != ALL_ROWS:
         raise DataLossError(
             f"{file.path} has {end} rows, but rows {rows.start} to {rows.stop} were planned: it was replaced; "
             "restore it"

@@ -78,7 +78,7 @@ class LineFile(OpenFile):
             row = rows.seek_point.row
             self._go_to(rows.seek_point.at)
         for offset, data in self.runs():
-            count = self._format.count(data)
+            count, self.next_at = self._format.count(data), offset + len(data)
             yield Chunk(row, count, offset, data)
             row += count
 

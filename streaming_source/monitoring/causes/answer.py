@@ -31,6 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     of_waits.AWAY,
     of_waits.TRANSACTION,
     of_waits.REPORT,
+    of_waits.SCAN,
     of_waits.MIN_ROWS,
     of_waits.GROUP,
     of_records.INVALID,

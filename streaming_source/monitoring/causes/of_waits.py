@@ -83,6 +83,17 @@ TRANSACTION: Final = Rule(
 )
 
 
+SCAN: Final = Rule(
+    Cause.SCAN,
+    lambda explanation: first_waits(explanation, WaitsFor.SCAN),
+    lambda explanation: because(
+        explanation,
+        "has files that are not scanned for event times yet, and what is not scanned may be earlier: records are read "
+        "meanwhile, and windows come out once the files that were found at the start are scanned",
+    ),
+)
+
+
 def _reach_the_gateway(reports: Sequence[Explanation]) -> Iterator[Advice]:
     yield Advice(
         "gatewayHost",

@@ -4,7 +4,7 @@ const SHOWN = 20, RANGE = (n) => Array.from({ length: n }, (_, i) => i);
 const LETTERS = { a: "active", p: "paused", i: "idle" };
 const WAITS = {
   nothing: "nothing", records: "records", source: "its source", transaction: "an open transaction", report: "a reader's report",
-  drift: "the slowest, at the limit", rows: "its turn: the read limit", minRows: "more rows", group: "its alignment group", horizon: "splits not assigned yet",
+  drift: "the slowest, at the limit", rows: "its turn: the read limit", minRows: "more rows", group: "its alignment group", horizon: "splits not assigned yet", scan: "the scan of its files",
 };
 const ORDERS = {
   slowest: ["Slowest first", null],
