@@ -152,6 +152,9 @@ def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
         raise FileGoneError(_gone(file)) from None
     except OSError as error:
         raise _unavailable(file.path, error) if is_transient(error) else store_fault(error, file.path) from None
+    except pa.ArrowInvalid as error:
+        name = printable(file.path)
+        raise MalformedDataError(f"{name}: no file can have this name: {error}; correct what names it") from None
     with stream:
         wanted = file.file.size if file.checks_size else None
         if wanted is not None and (size := stream.size()) != wanted:

@@ -130,8 +130,10 @@ def load_table(catalog: CatalogProperties, name: str) -> Table:
         If `pyiceberg` does not understand the table.
     """
     opened = _opened(catalog)
+    from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
+
     try:
-        return opened.load_table(name)
+        return with_checked_manifests(opened.load_table(name))
     except Exception as error:
         raise _as_ours(error, catalog, name) from None
 
@@ -141,13 +143,13 @@ def reload_table(catalog: CatalogProperties, name: str, known: Table) -> Table:
 
     O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
     """
-    from streaming_source.connectors.iceberg.catalog import metadata_location
-
     opened = _opened(catalog)
+    from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
+
     try:
         if metadata_location(opened, name) == known.metadata_location:
             return known
-        return opened.load_table(name)
+        return with_checked_manifests(opened.load_table(name))
     except Exception as error:
         raise _as_ours(error, catalog, name) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,17 +17,18 @@ from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from alignment.exceptions import AlignmentError
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.connectors.iceberg.chain import chain_between
 from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of, check_change
 from streaming_source.connectors.iceberg.deletes import DeleteFiles
+from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
 from streaming_source.connectors.iceberg.manifests import ADDED, DELETED, Entry, FilesOfManifests, entries_of, given_of
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
 from streaming_source.connectors.tables.files import LISTED, TableFile, TimeBounds
 from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, NewColumns, Start
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
-from streaming_source.from_data import Location
 
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_MS: Final = 5 * 24 * 3_600_000
@@ -42,6 +44,9 @@ _DELETED_ROWS_KEPT: Final = 1024
 _LOOKS: Final = 60
 """Of so many looks that find nothing one asks whether the table's folder is still there."""
 
+_SHOWN: Final = 300
+"""How many characters an error shows of one of `pyiceberg`."""
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 _KINDS: Final = {
     Operation.APPEND: CommitKind.APPEND,
@@ -112,7 +117,7 @@ class IcebergLister:
         columns = IcebergColumns(title, table.schema(), names, aliases_of(table.name_mapping()))
         return cls(
             title=title,
-            table=table,
+            table=with_checked_manifests(table),
             reload=lambda known: known,
             start=lambda *_: Start(BEFORE_ALL, has_snapshot=False) if head is None else Start(head),
             columns=lambda _: columns,
@@ -144,13 +149,14 @@ class IcebergLister:
             live = (entry for entry in self._entries(manifest) if entry.status != DELETED)
             return make.of(live, manifest.partition_spec_id, version, deletes)
 
-        manifests = self._manifests(self._snapshot(version))
-        return _joined(map(files_in, manifests))
+        with self._understood(version):
+            return _joined(map(files_in, self._manifests(self._snapshot(version))))
 
     def bounds(self, version: int, columns: Sequence[str]) -> dict[str, dict[str, ColumnBounds]]:
         self._snapshot(version)
-        files = self._table.inspect.files(version).to_pylist()
-        return {file["file_path"]: _bounds_of(file["readable_metrics"], columns) for file in files}
+        with self._understood(version):
+            files = self._table.inspect.files(version).to_pylist()
+            return {file["file_path"]: _bounds_of(file["readable_metrics"], columns) for file in files}
 
     def _snapshot(self, version: int) -> Snapshot:
         found = self._table.metadata.snapshot_by_id(version)
@@ -163,17 +169,9 @@ class IcebergLister:
         return found
 
     def _manifests(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> list[ManifestFile]:
-        self._check_location(snapshot.manifest_list)
         with self._understood(snapshot.snapshot_id):
             found = snapshot.manifests(self._table.io)
-        wanted = [manifest for manifest in found if manifest.content == content]
-        for manifest in wanted:
-            self._check_location(manifest.manifest_path)
-        return wanted
-
-    def _check_location(self, location: str) -> None:
-        """Refuse a location in metadata that says by whom a store is asked; `pyiceberg` opens it as it is."""
-        Location.of(location, [self._table.io.properties.get("warehouse", "")])
+        return [manifest for manifest in found if manifest.content == content]
 
     def _entries(self, manifest: ManifestFile) -> Iterator[Entry]:
         with self._understood(manifest.added_snapshot_id):
@@ -181,16 +179,18 @@ class IcebergLister:
 
     @contextmanager
     def _understood(self, version: int | None) -> Iterator[None]:
-        """Let what `pyiceberg` raises of manifests name the table: those that are gone, and those of other writers."""
+        """Let errors of metadata name the table: of those that are gone, damaged, or of other writers."""
         try:
             yield
         except FileNotFoundError:
             raise self._expired(version) from None
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
+        except (AlignmentError, OSError):
+            raise
+        except Exception as error:
             raise UnsupportedOperationError(
-                f"{self._title}: the manifests of snapshot {version} cannot be read by this version of pyiceberg: "
-                f"{error!r}. Take a newer pyiceberg, or read the table with spark.readStream.format('iceberg') and "
-                "withWatermark"
+                f"{self._title}: the manifests of snapshot {version} are damaged, or cannot be read by this version of "
+                f"pyiceberg: {repr(error)[:_SHOWN]}. Restore them. Take a newer pyiceberg, or read the table with "
+                "spark.readStream.format('iceberg') and withWatermark"
             ) from None
 
     def _expired(self, version: int | None) -> DataLossError:
@@ -244,7 +244,8 @@ class IcebergLister:
     def _commit(self, snapshot: Snapshot) -> Commit:
         number, operation, kind = snapshot.snapshot_id, _operation_of(snapshot), kind_of(snapshot)
         done = "an unknown operation" if operation is None else operation.value
-        made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        with self._understood(number):
+            made = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return Commit(
             number,
             f"{self._title}, snapshot {number} ({done}, {made})",
@@ -275,7 +276,8 @@ class IcebergLister:
             added = (entry for entry in entries if entry.status == ADDED and entry.snapshot_id == number)
             return make.of(added, manifest.partition_spec_id, number)
 
-        return _joined(map(files_in, self._own(self._manifests(snapshot), number)))
+        with self._understood(number):
+            return _joined(map(files_in, self._own(self._manifests(snapshot), number)))
 
     @staticmethod
     def _own(manifests: Iterable[ManifestFile], version: int) -> list[ManifestFile]:
@@ -284,7 +286,8 @@ class IcebergLister:
 
     def _expiring(self, snapshot: Snapshot) -> dict[str, int]:
         """Files that a snapshot removed, until when snapshots that have them stay."""
-        stay_ms = snapshot.timestamp_ms + int(self._table.properties.get(_MAX_AGE, _MAX_AGE_MS))
+        with self._understood(snapshot.snapshot_id):
+            stay_ms = snapshot.timestamp_ms + int(self._table.properties.get(_MAX_AGE, _MAX_AGE_MS))
         return {
             entry.data_file.file_path: stay_ms
             for manifest in self._own(self._manifests(snapshot), snapshot.snapshot_id)
@@ -363,7 +366,7 @@ def micro_batches_of(snapshot: Snapshot) -> tuple[MicroBatch, ...]:
     """Return the micro-batch that Spark's sink committed with a snapshot; none of another writer's."""
     written = {} if snapshot.summary is None else snapshot.summary.additional_properties
     query, batch = written.get(_QUERY), written.get(_BATCH)
-    return () if query is None or batch is None else (MicroBatch(query, int(batch)),)
+    return () if query is None or batch is None or not _NUMBER.fullmatch(batch) else (MicroBatch(query, int(batch)),)
 
 
 def _joined(tables: Iterable[pa.Table]) -> pa.Table:
