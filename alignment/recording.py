@@ -14,6 +14,7 @@ import os
 import stat
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,13 +24,15 @@ import numpy as np
 from alignment import events
 from alignment.engine import Engine
 from alignment.event_time_range import EventTimeRange
-from alignment.exceptions import InvalidArgumentError
+from alignment.exceptions import AlignmentError, InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import SplitGenerators, WatermarkEmitted
 from alignment.watermarks import Int64Array, WatermarkOutput
 
+_SHOWN: Final = 300
+"""How many characters an error shows of another one."""
 _GIVE: Final = "give the file of one run of a query, which its option eventLog writes"
 
 
@@ -96,6 +99,9 @@ _DTYPES: Final = {
     *("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 }
 """Types of arrays in a log."""
+
+_PLAIN: Final = {"int": int, "int | None": int | None, "str": str, "bool": bool}
+"""Types of fields in a log, as they are declared."""
 
 
 class Recorder:
@@ -165,7 +171,8 @@ def _private(path: str, flags: int) -> int:
 def replay(lines: Iterable[str]) -> Iterator[ReplayedPlan]:
     """Plan again what was planned in the lines of a log; an `InvalidArgumentError` if they are not such a log."""
     for entries in engines(lines):
-        yield from _replay_engine(entries, _engine(entries))
+        with as_of_a_log():
+            yield from _replay_engine(entries, _engine(entries))
 
 
 def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
@@ -215,9 +222,10 @@ def replayed_engine(lines: Iterable[str]) -> Engine:
     last = deque(engines(lines), 1)
     if not last:
         raise InvalidArgumentError(f"the event log is empty; {_GIVE}")
-    engine = _engine(last[0])
-    for _ in _replay_engine(last[0], engine):
-        pass
+    with as_of_a_log():
+        engine = _engine(last[0])
+        for _ in _replay_engine(last[0], engine):
+            pass
     return engine
 
 
@@ -231,6 +239,19 @@ def _engine(entries: Sequence[Any]) -> Engine:
         reactive=ReactivePlanner(started.rules) if started.by_reports else None,
         generators=_ReplayedGenerators(entries) if started.generates else None,
     )
+
+
+@contextmanager
+def as_of_a_log() -> Iterator[None]:
+    """Raise what an engine raises of events that do not follow from each other as an `InvalidArgumentError`."""
+    try:
+        yield
+    except AlignmentError:
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"the entries of the event log do not fit together: {repr(error)[:_SHOWN]}; {_GIVE}"
+        ) from error
 
 
 def _replay_engine(entries: Sequence[Any], engine: Engine) -> Iterator[ReplayedPlan]:
@@ -336,4 +357,13 @@ def _decoded(value: Any) -> Any:
     if kind is PlanningRules and "perfect" in given:
         # As versions before 5 wrote it.
         given["lateness"] = "none" if given.pop("perfect") else "bounded"
-    return kind(**given)
+    return kind(**_of_types(kind, given))
+
+
+def _of_types(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a class; a `TypeError` for a plain field of another type than its class declares."""
+    for field in fields(kind):
+        plain = _PLAIN.get(str(field.type))
+        if plain is not None and not isinstance(given.get(field.name, field.default), plain):
+            raise TypeError(f"{field.name} is no {field.type}")
+    return given

@@ -32,13 +32,14 @@ from alignment.events import (
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.recording import EngineStarted, Loaded, Located, engines, log_files
+from alignment.recording import EngineStarted, Loaded, Located, as_of_a_log, engines, log_files
 from alignment.simulation.comparison import Comparison, Settings, combinations
 from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
 from alignment.split_generators import WatermarkEmitted
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array
 
+_MOST_RECORDS: Final = 10**8
 _NO_EVENTS: Final = (EngineStarted, LookedAhead, MicroBatchPlan, PlanCommitted, Loaded, Located, WatermarkEmitted)
 
 
@@ -96,8 +97,10 @@ class RecordedWorkload:
             last = deque(engines(lines), maxlen=1)
         if not last:
             raise InvalidArgumentError(f"{path} is empty: let the query read for a while")
-        return cls(last[0], known)
+        with as_of_a_log():
+            return cls(last[0], known)
 
+    @as_of_a_log()
     def compare(self, **varied: Any) -> Comparison:
         """Return what it comes to with its own settings, and with others: see `combinations`, whose keywords these are.
 
@@ -214,6 +217,14 @@ class _Run:
         )
 
 
+def _check_records(count: int) -> None:
+    if not 0 <= count <= _MOST_RECORDS:
+        raise InvalidArgumentError(
+            f"the event log is of {count:,} records, and the event times of {_MOST_RECORDS:,} at most are simulated: "
+            "record a shorter run"
+        )
+
+
 class _Block(NamedTuple):
     """The bounds of some records: numbers from `start` to `stop`, and event times, `low_us` if it is known."""
 
@@ -245,6 +256,7 @@ class _RecordedTimes:
         }
         self.splits = len(self._ends)
         self.records = sum(end - self._first[split_id] for split_id, end in self._ends.items())
+        _check_records(self.records)
         ranges = ((split_id, self._first[split_id], end) for split_id, end in self._ends.items())
         self.estimated = sum(int(np.count_nonzero(~self._exact(*one)[1])) for one in ranges)
 
@@ -335,6 +347,7 @@ class _RecordedTimes:
             self._first.setdefault(split_id, position)
 
     def _extend(self, split_id: str, rows: int) -> tuple[int, int]:
+        _check_records(rows)
         start = self._ends[split_id]
         self._ends[split_id] += rows
         return start, self._ends[split_id]
