@@ -21,6 +21,7 @@ from streaming_source.api.serializer import (
 from streaming_source.api.source import Boundedness, Source
 from streaming_source.api.split import RecordSplit, SourceSplit, SplitT
 from streaming_source.exceptions import OffsetError, SourceError
+from streaming_source.from_data import as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class DiscoveredSplitsSerializer(SimpleVersionedSerializer[DiscoveredSplits[Spli
     def deserialize(self, version: int, data: bytes) -> DiscoveredSplits[SplitT]:
         check_version(version, self.version, "discovered splits")
         try:
-            state = json.loads(data)
+            state = as_json(data)
             read, splits_version = self._splits.deserialize, int(state["unassigned_v"])
             unassigned = tuple(read(splits_version, json_to_bytes(split)) for split in state["unassigned"])
             return DiscoveredSplits(unassigned, tuple(state["known"]))

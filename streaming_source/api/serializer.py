@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from alignment.codec import Codec, NotAsDeclaredError, reader_of
 from streaming_source.exceptions import MalformedDataError, OffsetError
+from streaming_source.from_data import as_json
 
 T = TypeVar("T")
 
@@ -127,7 +128,7 @@ class CodecSerializer(SimpleVersionedSerializer[T]):
     def deserialize(self, version: int, data: bytes) -> T:
         check_version(version, self.version, self.what)
         try:
-            found = json.loads(data)
+            found = as_json(data)
             read: T = self._codec_of(found).read(found)
             self.check(read)
         except (ValueError, RecursionError) as error:
@@ -148,7 +149,7 @@ class CodecSerializer(SimpleVersionedSerializer[T]):
 
 def check_version(version: int, known: int, what: str) -> None:
     """Refuse what a newer version of this library wrote into an offset; an `OffsetError` that names it."""
-    if version > known:
+    if not isinstance(version, int) or version > known:
         raise OffsetError(
             f"the offset's {what} have version {version}, this library reads up to {known}: they were written by a "
             "newer one; upgrade spark-watermark-alignment"
@@ -249,7 +250,7 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
                 f"a source event was written with version {version}, this code reads {self.version}"
             )
         try:
-            read = json.loads(data)
+            read = as_json(data)
         except (ValueError, RecursionError) as error:
             raise MalformedDataError("a source event is no JSON text") from error
         if not isinstance(read, dict) or read.keys() != {"event", "fields"}:

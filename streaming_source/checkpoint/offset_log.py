@@ -135,6 +135,8 @@ class LoggedBatch:
             if any("/" in one or one.startswith(".") for one in names):
                 raise ValueError("the name of a source is a path")
             known = as_json(metadata)
+            if not isinstance(known.get("conf") or {}, dict):
+                raise TypeError("its conf is no object")
             planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None

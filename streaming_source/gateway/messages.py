@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
+from streaming_source.from_data import as_json
 
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
@@ -146,6 +147,6 @@ def encode(value: Any) -> bytes:
 def decode(body: bytes, kind: type[_T]) -> _T:
     """Return the value of a JSON text, which must be of type `kind`; refuse any other."""
     with suppress(ValueError, RecursionError):
-        if isinstance(value := json.loads(body), kind):
+        if isinstance(value := as_json(body), kind):
             return value
     raise RefusedError(Refusal.MALFORMED)

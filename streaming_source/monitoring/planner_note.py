@@ -32,6 +32,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from alignment.exceptions import AlignmentError
+from streaming_source.from_data import as_json
 from streaming_source.monitoring.report import WatermarkReport
 
 _FOLDER: Final = "streaming-source-"
@@ -206,7 +207,7 @@ def error_of_task(name: str, since_us: int) -> tuple[str, int] | None:
         for one in path.parent.glob(f"{path.name}.*.task"):
             # As of a note: what is none says nothing.
             with suppress(OSError, ValueError, KeyError, TypeError), open(_open_own(one), encoding="utf-8") as file:
-                left = json.loads(file.read(_MOST_BYTES))
+                left = as_json(file.read(_MOST_BYTES))
                 found.append((int(left["at"]), str(left["error"])[:_SHOWN]))
     at_us, error = max(found, default=(since_us - 1, ""))
     return (error, at_us) if at_us >= since_us else None
@@ -249,7 +250,7 @@ def _read(path: Path) -> PlannerNote:
     opened = _open_own(path)
     try:
         with open(opened, "rb", closefd=False) as file:
-            left = json.loads(file.read(_MOST_BYTES))
+            left = as_json(file.read(_MOST_BYTES))
         # One that was replaced meanwhile has lost its lock.
         runs = _is_locked(opened) or path.stat().st_ino != os.fstat(opened).st_ino
     finally:

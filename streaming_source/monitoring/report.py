@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from operator import eq
 from typing import Any, Final, Self, TypeAlias
@@ -40,6 +41,7 @@ from alignment.explain import (
 )
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.exceptions import OffsetError
+from streaming_source.from_data import as_json
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 
 Offset: TypeAlias = Mapping[str, Any]
@@ -164,13 +166,15 @@ class WatermarkReport:
 
 
 def parsed(offset: Any) -> Any:
-    """Parse an offset in a query's progress, which is JSON for sources of this library; of PySpark 4.0 it is Python."""
-    if not (isinstance(offset, str) and offset.startswith("{")):
-        return offset
-    try:
-        return json.loads(offset)
-    except ValueError:
-        return literal_eval(offset)
+    """Parse an offset in a query's progress, which is JSON for sources of this library; of PySpark 4.0 it is Python.
+
+    What is neither stays text.
+    """
+    if isinstance(offset, str) and offset.startswith("{"):
+        for parse in (as_json, literal_eval):
+            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                return parse(offset)
+    return offset
 
 
 def sets_watermark(latest: Any) -> bool:

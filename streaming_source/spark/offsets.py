@@ -162,7 +162,7 @@ class OffsetCodec:
                 empty_since_us=int(offset.get("empty_since", LONG_AGO_US)),
                 run=_RUN.read(offset["run"]) if "run" in offset else None,
             )
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
                 raise
             is_explained = isinstance(error, OffsetError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from alignment import arrow_compute as pc
 from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.data_files.file import StoredColumn
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError, UnsupportedOperationError
+from streaming_source.from_data import as_json
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
 _MODE: Final = "delta.columnMapping.mode"
@@ -55,7 +55,7 @@ class DeltaColumns:
 
     @cached_property
     def _fields(self) -> list[dict[str, Any]]:
-        fields: list[dict[str, Any]] = json.loads(self.schema_json)["fields"]
+        fields: list[dict[str, Any]] = as_json(self.schema_json)["fields"]
         return fields
 
     @property

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, chain, count, takewhile
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from pyarrow import fs
@@ -28,6 +27,7 @@ _OVERWRITES: Final = (("outputMode", "complete"), ("mode", "overwrite"))
 """Marks of a commit that overwrites the table: of a streaming query, and of a batch."""
 _BEGINNING: Final = 4_096
 """Bytes in which two commits of one version differ: the time of the commit, or the name of a file, is in them."""
+_METADATA: Final = {"schemaString": str, "partitionColumns": list | None, "configuration": dict | None}
 _READERS: Final = 16
 """Commits that are read at once."""
 
@@ -99,9 +99,9 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
                 continue
             action = as_json(line)
             if (add := action.get("add")) is not None:
-                adds.append(_file(add))
+                adds.append(_file(add, size=int))
             elif (remove := action.get("remove")) is not None:
-                removes.append(_file(remove))
+                removes.append(_file(remove, deletionTimestamp=int | None))
             elif (transaction := action.get("txn")) is not None:
                 micro_batches.append(MicroBatch(str(transaction["appId"]), int(transaction["version"])))
             else:
@@ -113,8 +113,8 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             version,
             adds,
             removes,
-            metadata=latest.get("metaData"),
-            protocol=latest.get("protocol"),
+            metadata=_checked(latest.get("metaData"), **_METADATA),
+            protocol=_checked(latest.get("protocol"), minReaderVersion=int | None, readerFeatures=list | None),
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
             micro_batches=tuple(micro_batches),
@@ -131,10 +131,21 @@ def _says(info: Mapping[str, Any], name: str, value: str) -> bool:
     return isinstance(said, str) and said.strip('"').lower() == value
 
 
-def _file(action: Any) -> Mapping[str, Any]:
-    if not isinstance(action, dict) or not isinstance(action.get("path"), str):
-        raise TypeError("a file has no path")
-    return action
+def _file(action: Any, **fields: Any) -> Mapping[str, Any]:
+    _checked(action, path=str, partitionValues=dict | None, **fields)
+    values = (action.get("partitionValues") or {}).values()
+    if "\0" in action["path"] or not all(value is None or isinstance(value, str) for value in values):
+        raise TypeError("a file has a path or values of its partition that are no texts")
+    return cast(Mapping[str, Any], action)
+
+
+def _checked(action: Any, **fields: Any) -> Mapping[str, Any] | None:
+    """Return an action whose fields have these types; None if there is none."""
+    if action is not None:
+        for name, kind in fields.items():
+            if not isinstance(action.get(name), kind):
+                raise TypeError(f"{name} is {str(action.get(name))[:80]!r}")
+    return cast("Mapping[str, Any] | None", action)
 
 
 def _read(filesystem: fs.FileSystem, path: str, size: int | None = None) -> bytes | None:
@@ -254,7 +265,7 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
     """
     try:
         with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
-            version = int(json.loads(bytes(stream.read()))["version"])
+            version = int(as_json(bytes(stream.read()))["version"])
         if filesystem.get_file_info(log_path(root, version)).type != fs.FileType.NotFound:
             return version
     except (FileNotFoundError, ValueError, KeyError, TypeError):

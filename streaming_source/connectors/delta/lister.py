@@ -32,7 +32,7 @@ from streaming_source.connectors.tables.commits import Broken, Chain, Commit
 from streaming_source.connectors.tables.files import Deletes, TableFile, TimeBounds, listed
 from streaming_source.connectors.tables.lister import ColumnBounds, NewColumns, Start
 from streaming_source.data_files.file import DataFile, DeletedRows
-from streaming_source.exceptions import DataLossError, UnsupportedOperationError
+from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
 from streaming_source.from_data import path_below
 
 _LOOKS: Final = 60
@@ -44,6 +44,8 @@ _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """Milliseconds that a removed file stays, where the table does not say."""
 
 
+_SHOWN: Final = 300
+"""How many characters an error shows of one of `deltalake`."""
 _FIX: Final = "Start with a new checkpointLocation, which reads the table as it is now"
 
 
@@ -258,7 +260,7 @@ class DeltaLister:
         return listed(
             pa.array([add["path"] for add in adds], pa.string()),
             version,
-            pa.array([int(add["size"]) for add in adds], pa.int64()),
+            pa.array([add["size"] for add in adds], pa.int64()),
             (low, high, complete),
             rows,
             [add.get("partitionValues") or {} for add in adds],
@@ -266,24 +268,31 @@ class DeltaLister:
         )
 
     def _take_metadata(self, version: int, metadata: Mapping[str, Any]) -> None:
-        if str(metadata["id"]) != self._table_id:
+        if (table_id := str(metadata.get("id"))) != self._table_id:
             raise DataLossError(
-                f"{self._title}, version {version}, has the id {metadata['id']}, and the one that was read has "
+                f"{self._title}, version {version}, has the id {table_id}, and the one that was read has "
                 f"{self._table_id}: it was replaced; use a new checkpointLocation"
             )
         if version <= self._columns_of:
             # A stream that was stopped comes by what the query knows already.
             return
         now = DeltaColumns.of_action(metadata)
+        try:
+            there = now.by_physical_name()
+        except Exception as error:  # whatever the reader of schemas raises
+            raise MalformedDataError(
+                f"{self._title}, version {version}, has a schema that cannot be read: {str(error)[:_SHOWN]}; restore "
+                "its log, or use a new checkpointLocation"
+            ) from None
         check_change(self._title, version, self._columns, now, self._schema.names)
         known = self._columns.by_physical_name()
-        new = {name for physical, (name, _) in now.by_physical_name().items() if physical not in known}
+        new = {name for physical, (name, _) in there.items() if physical not in known}
         self._new_columns.report(f"{self._title}, version {version},", new)
 
     def _expiring(self, actions: Actions) -> dict[str, int]:
         retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))
         return {
-            remove["path"]: int(remove["deletionTimestamp"]) + retention_ms
+            remove["path"]: remove["deletionTimestamp"] + retention_ms
             for remove in actions.removes
             if remove.get("deletionTimestamp")
         }

@@ -41,4 +41,5 @@ def check_features(title: str, version: int, reader_version: int, features: Coll
 
 def check_protocol(title: str, version: int, action: Mapping[str, Any]) -> None:
     """Do so of a `protocol` action of the log."""
-    check_features(title, version, int(action.get("minReaderVersion", 1)), action.get("readerFeatures") or ())
+    features = map(str, action.get("readerFeatures") or ())
+    check_features(title, version, action.get("minReaderVersion") or 1, [*features])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -17,6 +16,7 @@ from streaming_source.connectors.tables.files import (
     end_of_milliseconds,
     whole_milliseconds,
 )
+from streaming_source.from_data import as_json
 
 Bounds: TypeAlias = tuple[pa.Array, pa.Array, pa.Array]
 
@@ -96,7 +96,7 @@ def _statistics_of(add: Mapping[str, Any]) -> dict[str, Any]:
     A reader may do without statistics, so that what its writer has made of them is no error.
     """
     try:
-        found = json.loads(add.get("stats") or "{}")
+        found = as_json(add.get("stats") or "{}")
     except (TypeError, ValueError):
         found = None
     stats = found if isinstance(found, dict) else {}

@@ -21,6 +21,7 @@ from pyarrow import fs
 from streaming_source.connectors.delta.commits import whole_checkpoints
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
+from streaming_source.from_data import as_json
 
 _S3: Final = {
     "access_key": "AWS_ACCESS_KEY_ID",
@@ -140,7 +141,7 @@ def _mended(commit: bytes) -> Iterator[bytes]:
             yield line
             continue
         try:
-            action = json.loads(line)
+            action = as_json(line)
             action["add"].setdefault("partitionValues", {})
         except (ValueError, LookupError, TypeError, AttributeError):
             # No added file, or nothing that can be read at all, which is said where it is read.

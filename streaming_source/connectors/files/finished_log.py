@@ -156,7 +156,7 @@ class FinishedLog(FinishedFiles):
 
     def _read(self, parts: list[_Part]) -> pa.Table:
         names = [part.name for part in parts]
-        found = self._journal.read(names, lambda content: pa.ipc.open_file(content).read_all())
+        found = self._journal.read(names, _table_of)
         if gone := [name for name in names if name not in found]:
             raise DataLossError(f"stateLocation: {self._journal}/{gone[0]} is gone: {_MEND}")
         return pa.concat_tables(found.values())
@@ -169,6 +169,14 @@ class FinishedLog(FinishedFiles):
 
     def _remove(self, parts: Iterable[_Part]) -> None:
         self._journal.remove(part.name for part in parts)
+
+
+def _table_of(content: bytes) -> pa.Table:
+    table = pa.ipc.open_file(content).read_all()
+    if not table.schema.equals(_SCHEMA):
+        raise ValueError("it has other columns")
+    table.validate(full=True)
+    return table
 
 
 def _without_contained(parts: list[_Part]) -> list[_Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -15,7 +14,7 @@ from pyarrow import fs
 from alignment.shown import without_secrets
 from streaming_source.connectors.files.selection import SINK_LOG
 from streaming_source.exceptions import MalformedDataError
-from streaming_source.from_data import path_below
+from streaming_source.from_data import as_json, path_below
 
 _SINK_LOG_ENTRY: Final = re.compile(r"(\d+)(\.compact)?")
 _SINK_LOG_VERSION: Final = "v1"
@@ -87,7 +86,7 @@ class SinkLog:
             raise self._malformed(name, f"its first line is {lines[0] if lines else ''!r}, not {_SINK_LOG_VERSION!r}")
         for line in lines[1:]:
             try:
-                uri = json.loads(line)["path"]
+                uri = as_json(line)["path"]
                 yield self._below_root(name, uri)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if isinstance(error, MalformedDataError):

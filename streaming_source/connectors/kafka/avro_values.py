@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from streaming_source.connectors.kafka.registry import (
     missing_package,
 )
 from streaming_source.exceptions import OptionError
+from streaming_source.from_data import as_json
 
 _UNKNOWN_S: Final = 10.0
 """For how long a schema that the registry does not know is not looked up again."""
@@ -112,8 +112,8 @@ def _parsed(schema: SchemaText) -> Schema:
     named: dict[str, Any] = {}
     try:
         for _, text in schema.referenced:
-            parse_schema(json.loads(text), named_schemas=named)
-        return parse_schema(json.loads(schema.text), named_schemas=named)
+            parse_schema(as_json(text), named_schemas=named)
+        return parse_schema(as_json(schema.text), named_schemas=named)
     except Exception as error:  # of JSON, and whatever fastavro raises of a schema that it does not check
         raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
 

@@ -16,6 +16,7 @@ from streaming_source.connectors.tables.files import Deletes, TableFile
 from streaming_source.connectors.tables.waiting import Progress
 from streaming_source.data_files.ranges import Arrival, FileRange, RangedSplit
 from streaming_source.exceptions import OffsetError
+from streaming_source.from_data import as_json
 
 
 def split_id_of(file: TableFile) -> str:
@@ -87,13 +88,13 @@ class TableSplitSerializer(SimpleVersionedSerializer[TableSplit]):
     def deserialize(self, version: int, data: bytes) -> TableSplit:
         check_version(version, self.version, "splits")
         try:
-            split_id, position, size, low_us, high_us, *rest = json.loads(data)
+            split_id, position, size, low_us, high_us, *rest = as_json(data)
             path, _, of_version = split_id.rpartition("@v")
             (detail,) = rest or ("{}",)
             if not all(isinstance(number, int) for number in (position, size, low_us or 0, high_us or 0)):
                 raise TypeError("a number is none")
             found = {"version": int(of_version), "size": size, "low_us": low_us, "high_us": high_us}
-            file = TableFile(path, **found, **_of_detail(json.loads(detail), found["version"]))
+            file = TableFile(path, **found, **_of_detail(as_json(detail), found["version"]))
         except (ValueError, TypeError, AttributeError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no split of a table: {error}") from error
         return TableSplit(file, position)
