@@ -9,6 +9,7 @@ a watermark.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from alignment import arrow_compute as pc
 from alignment.arrow_times import (
     EPOCH_UNITS,
     check_time_type,
@@ -171,6 +173,9 @@ class FieldTimestampAssigner(TimestampAssigner):
     zone : str, optional
         Of timestamps, dates and texts that say none: `Europe/Berlin`, `+02:00`. Absent: the session's in Spark, else
         UTC.
+    pattern : str, optional
+        A regular expression with one group: the part of a column of text that is the time, in ISO-8601, or a whole
+        number where there is a `unit`.
 
     Notes
     -----
@@ -187,19 +192,36 @@ class FieldTimestampAssigner(TimestampAssigner):
     column: str
     unit: str | None = None
     zone: str | None = None
+    pattern: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
             raise InvalidArgumentError(f"column = {self.column!r} must be the name of a column")
         _check_unit(self.unit)
+        if self.pattern is not None:
+            _check_pattern(f"timePattern = {self.pattern!r}", self.pattern)
         if self.zone is not None:
             object.__setattr__(self, "zone", time_zone(self.zone))
 
     def extract(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         """Read the column; an `InvalidArgumentError` if it is missing, holds no time, or needs a unit."""
         array = column_at(batch, self.column)
+        if self.pattern is not None:
+            array = self._part_of(array)
         check_time_type(array.type, self.unit, self.column)
         return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC))
+
+    def _part_of(self, texts: pa.Array) -> pa.Array:
+        if not pa.types.is_string(texts.type):
+            raise InvalidArgumentError(
+                f"timePattern is of text, and column {self.column!r} is {texts.type}; leave it out"
+            )
+        # Arrow wants the group to have a name.
+        named = re.sub(r"(?<!\\)\((?!\?)", "(?P<time>", str(self.pattern), count=1)
+        found = pc.struct_field(pc.extract_regex(texts, named), [0])
+        if self.unit is None:
+            return found
+        return pc.if_else(pc.match_substring_regex(found, r"^-?\d{1,18}$"), found, None).cast(pa.int64())
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -328,6 +350,15 @@ def as_timestamp_assigner(
 def _check_unit(unit: str | None) -> None:
     if unit is not None and unit not in EPOCH_UNITS:
         raise InvalidArgumentError(f"unit = {unit!r} must be one of {', '.join(EPOCH_UNITS)}")
+
+
+def _check_pattern(what: str, pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise InvalidArgumentError(f"{what} is no regular expression: {error}; correct it") from None
+    if groups != 1:
+        raise InvalidArgumentError(f"{what} has {groups} groups: put the time into one, as (...)")
 
 
 def _takes_two_arguments(function: Callable[..., Any]) -> bool:

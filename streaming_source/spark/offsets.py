@@ -231,7 +231,8 @@ def fixed_options(
     assigner = rules.strategy.timestamp_assigner
     fixed: dict[str, Any] = {}
     if isinstance(assigner, FieldTimestampAssigner):
-        fixed = {"eventTimeColumn": assigner.column, "timestampUnit": assigner.unit}
+        unit, pattern = assigner.unit, assigner.pattern
+        fixed = {"eventTimeColumn": assigner.column, "timestampUnit": unit, "timePattern": pattern}
         no_rows = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
         if may_lack_zone(column_at(no_rows, assigner.column).type):
             fixed["timeZone"] = assigner.zone

@@ -14,10 +14,10 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.time_texts import UTC, parse_iso8601
-from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, TimestampAssigner
 from alignment.watermarks import FAR_US
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.options import arguments, choice, duration, optional_duration, text
+from streaming_source.api.options import any_text, arguments, choice, duration, optional_duration, text
 from streaming_source.coordinator.rules import EMITTED, FrameOptions, ReadRules, RepairRead
 from streaming_source.exceptions import OptionError
 
@@ -48,6 +48,15 @@ STRATEGY_OPTIONS: Final = OptionSet(
             "timestampUnit",
             choice("s", "ms", "us", "ns"),
             "Unit of an event-time column of numbers.",
+            fixed=_OTHER_TIMES,
+        ),
+        Option(
+            "timePattern",
+            any_text,
+            "The part of an event-time column of text that is the time, in ISO-8601, or with `timestampUnit` a number: "
+            r"a regular expression with one group, as in `^\[(.*?)\]`. See [Logs of text](logs.md).",
+            None,
+            "all of it",
             fixed=_OTHER_TIMES,
         ),
         Option(
@@ -199,6 +208,8 @@ def strategy_of(values: Mapping[str, Any], given: Mapping[str, Any] = {}) -> Wat
     group, drift_us = values["alignmentGroup"], values["maxDrift"]
     if column is None and unit is not None:
         raise OptionError("option timestampUnit needs eventTimeColumn: it is the unit of that column; name it")
+    if column is None and values["timePattern"] is not None:
+        raise OptionError("option timePattern needs eventTimeColumn: it is of the text in that column; name it")
     if group is not None and drift_us is None:
         raise OptionError(
             f"option alignmentGroup = {group!r} needs maxDrift: how far its sources may drift apart; give it as well"
@@ -210,11 +221,20 @@ def strategy_of(values: Mapping[str, Any], given: Mapping[str, Any] = {}) -> Wat
     is_idleness_given = values["idleTimeout"] != _IDLE_US or "idletimeout" in map(str.lower, given)
     return WatermarkStrategy(
         out_of_orderness_us=bound_us or 0,
-        timestamp_assigner=RecordTimestampAssigner() if column is None else FieldTimestampAssigner(column, unit),
+        timestamp_assigner=_assigner(column, unit, values["timePattern"]),
         idle_timeout_us=values["idleTimeout"],
         is_idleness_given=is_idleness_given,
         alignment=None if drift_us is None else AlignmentParameters(group, drift_us, interval_us),
     )
+
+
+def _assigner(column: str | None, unit: str | None, pattern: str | None) -> TimestampAssigner:
+    if column is None:
+        return RecordTimestampAssigner()
+    try:
+        return FieldTimestampAssigner(column, unit, pattern=pattern)
+    except InvalidArgumentError as error:
+        raise OptionError(f"option {error}") from None
 
 
 def source_strategy_of(values: Mapping[str, Any], given: Mapping[str, Any]) -> WatermarkStrategy:

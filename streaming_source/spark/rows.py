@@ -246,6 +246,8 @@ class RowShaper:
                 f"with {likely.unit}; set timestampUnit = {likely.unit}"
             )
         if any(texts.values()) and not limit:
+            if getattr(self.assigner, "pattern", None) is not None:
+                return f"{shown}, in which timePattern finds no time; correct it, or {_KEEP_OR_LEAVE_OUT}"
             return f"{shown}, which is not a time; name a column of times with eventTimeColumn, or {_KEEP_OR_LEAVE_OUT}"
         return f"{shown}{limit}; {_KEEP_OR_LEAVE_OUT}"
 

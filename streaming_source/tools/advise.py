@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from alignment.arrow_times import format_timestamp
 from alignment.disorder import Arrivals, DelayCount, DisorderHistogram, KeptState, SplitDisorder, paces_of
 from alignment.durations import format_duration
+from alignment.exceptions import InvalidTimestampError
 from alignment.sentence import aligned
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
@@ -101,6 +102,7 @@ class Advice:
     than the clock. Splits that are read at one pace are at most `skew_us` apart in event time. `delays` are those that
     cover 99, 99.9 and 100 % of the records, by the order in which they stand in their splits; `splits` describes each
     split, ordered by split id. `arrival` and `state` are of files, and those of tables; None elsewhere.
+    `first_invalid` says what is wrong with the first record without a valid event time; empty without one.
     """
 
     rows: int
@@ -111,6 +113,7 @@ class Advice:
     splits: tuple[SplitAdvice, ...]
     arrival: ArrivalAdvice | None = None
     state: StateAdvice | None = None
+    first_invalid: str = ""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -178,9 +181,10 @@ def advise_on(source: AlignedDataSource) -> Advice:
             arrivals.add(split_id, positions, times)
             state.add(split_id, times)
     columns = zip(_SHARES, delays_us, count.late.tolist(), count.behind.tolist(), strict=True)
+    invalid = sum(known.invalid for known in splits.values())
     return Advice(
         rows=sum(known.rows for known in splits.values()),
-        invalid=sum(known.invalid for known in splits.values()),
+        invalid=invalid,
         in_future=in_future,
         skew_us=paces_of(splits)[1],
         delays=tuple(
@@ -200,7 +204,19 @@ def advise_on(source: AlignedDataSource) -> Advice:
         ),
         arrival=_arrival_advice(files[0][2], arrivals) if files else None,
         state=_state_advice(splits, state) if files else None,
+        first_invalid=_first_invalid(reader, parts) if invalid else "",
     )
+
+
+def _first_invalid(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> str:
+    options = replace(reader.shaper.options, invalid_timestamp="fail")
+    failing = replace(reader, shaper=replace(reader.shaper, options=options))
+    try:
+        for _ in _scan(failing, parts):
+            pass
+    except InvalidTimestampError as error:
+        return str(error)
+    return ""
 
 
 def event_times_of(source: AlignedDataSource) -> dict[str, tuple[Int64Array, Int64Array]]:
@@ -307,6 +323,8 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield f"{advice.rows:,} records of {len(advice.splits):,} splits, all that there was when the scan began."
     if advice.invalid:
         yield f"{advice.invalid:,} of them have no valid event time; the figures below are of the others."
+        if advice.first_invalid:
+            yield f"The first: {advice.first_invalid}."
     if advice.in_future:
         yield f"{advice.in_future:,} of them were in the future: the latest holds nobody, and makes all after it late."
     if not known:

@@ -60,8 +60,21 @@ def test_records_without_a_time_and_those_of_the_future_are_told(tmp_path: Path)
     assert (numbers["rows"], numbers["invalid"], numbers["in_future"]) == (6, 2, 1)
     assert "2 of them have no valid event time" in text
     assert "1 of them were in the future" in text
+    assert "The first: " in text
+    assert "f.parquet, record 2: split 'a', position 2: no valid event time in t = None" in text
     put_log(tmp_path / "none", "a", [None])
     assert "There is nothing to advise on." in advised(tmp_path / "none")[0]
+
+
+def test_logs_of_text_are_advised_on_by_the_part_that_is_the_time(tmp_path: Path) -> None:
+    lines = [f"2015-10-18 18:{minute:02}:47,978 INFO [main] started" for minute in (1, 2, 0, 3)]
+    (tmp_path / "a.log").write_text("\n".join([*lines, "\tat java.lang.Thread.run"]), encoding="utf-8")
+    arguments = ["-o", "fileFormat=text", "-o", "eventTimeColumn=value", "-o", "timePattern=^(\\S+ \\S+) "]
+    result = CliRunner().invoke(app, ["advise", str(tmp_path), *arguments])
+    assert result.exit_code == 0, result.output
+    assert "5 records of 1 splits" in result.stdout
+    assert "100%    2 minutes" in result.stdout
+    assert "in which timePattern finds no time" in result.stdout.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

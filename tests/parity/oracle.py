@@ -5,64 +5,106 @@ A difference is right only if docs/parity.md has it as a rule with a test.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from alignment.exceptions import AlignmentError
 from tests.spark.reading import read_all, read_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ROW", "differences"]
+__all__ = ["FILE", "Case", "differences", "rows_by_file"]
 
-ROW: Final = "row"
-"""A column of whole numbers that tells the rows of a file apart; it is the event time too."""
+FILE: Final = "file"
+"""The number of a file, which the name of its directory has; it is the event time too."""
 
 _READERS: Final[Mapping[str, Callable[..., pa.Table]]] = {"stream": read_all, "batch": read_batch}
 
 
-def differences(
-    spark: SparkSession, path: Path, file_format: str, schema: str | None = None, **options: str
-) -> list[str]:
-    """Return a line for each reader of ours that gives other columns, types or values than Spark's.
+@dataclass(frozen=True)
+class Case:
+    """Files of one format: their contents, the columns by which they are read, and options that both readers know.
 
-    `options` are those that both know. Where Spark's reader fails ours may do as it likes, and has to fail where its
-    result is not that of Spark.
+    `ending` is that of their names. Without `files` they are there already.
     """
-    reader = spark.read.options(**options)
+
+    file_format: str
+    ending: str
+    files: tuple[bytes, ...] = ()
+    schema: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, root: Path) -> None:
+        """Write each file into a directory of its own below `root`."""
+        for number, content in enumerate(self.files):
+            folder = root / f"{FILE}={number}"
+            folder.mkdir(parents=True)
+            (folder / f"f.{self.ending}").write_bytes(content)
+
+    def by_spark(self, spark: SparkSession, root: Path) -> pa.Table:
+        """Return what Spark reads."""
+        reader = spark.read.options(**self.options)
+        return (
+            (reader.schema(self.schema) if self.schema else reader).format(self.file_format).load(str(root)).toArrow()
+        )
+
+    def here(self, root: Path, kind: str) -> pa.Table:
+        """Return what is read here as `kind`, stream or batch, without the column that is the event time alone."""
+        given = {"fileFormat": self.file_format, "eventTimeColumn": FILE, "timestampUnit": "s", "timeZone": "UTC"}
+        schema = {"dataSchema": self.schema} if self.schema else {}
+        return _READERS[kind](root, **given, **schema, **self.options).drop_columns(["event_time"])
+
+
+def differences(spark: SparkSession, root: Path, case: Case) -> list[str]:
+    """Write the files, and return a line for each reader of ours that gives other columns, types or values.
+
+    Where Spark's reader fails ours may do as it likes.
+    """
+    case.write(root)
     try:
-        expected = (reader.schema(schema) if schema else reader).format(file_format).load(str(path)).toArrow()
+        expected = case.by_spark(spark, root)
     except Exception:
         return []
-    given = {"fileFormat": file_format, "eventTimeColumn": ROW, "timestampUnit": "s", "timeZone": "UTC", **options}
-    if schema:
-        given["dataSchema"] = schema
     found = []
-    for name, read in _READERS.items():
-        table = read(path, **given)
-        # The event time is a column of our own.
-        table = table.drop_columns(["event_time"])
+    for kind in _READERS:
+        try:
+            table = case.here(root, kind)
+        except AlignmentError as error:
+            found.append(f"{kind}: {error}")
+            continue
         for what, ours, sparks in (
             ("columns", table.schema.names, expected.schema.names),
-            ("types", _types(table), _types(expected)),
-            ("rows", _rows(table), _rows(expected)),
+            ("types", [*map(_type, table.schema.types)], [*map(_type, expected.schema.types)]),
         ):
             if ours != sparks:
-                found.append(f"{name}: {what} are {ours}, by Spark {sparks}")
+                found.append(f"{kind}: {what} are {ours}, by Spark {sparks}")
                 break
+        else:
+            found += [f"{kind}: {line}" for line in _other_rows(rows_by_file(table), rows_by_file(expected))]
     return found
 
 
-def _types(table: pa.Table) -> list[str]:
-    """The types without what Arrow alone has: names of the values in lists and maps, and which may be null."""
-    return [_type(kind) for kind in table.schema.types]
+def _other_rows(ours: dict[int, list[Any]], sparks: dict[int, list[Any]]) -> list[str]:
+    found = []
+    for number in sorted({*ours, *sparks}):
+        here, there = ours.get(number, []), sparks.get(number, [])
+        if len(here) != len(there):
+            found.append(f"file {number} has {len(here)} rows, by Spark {len(there)}")
+        found += [
+            f"file {number}, row {row}: {a}, by Spark {b}"
+            for row, (a, b) in enumerate(zip(here, there, strict=False))
+            if a != b
+        ][:1]
+    return found
 
 
 def _type(kind: pa.DataType) -> str:
+    """Return the type without what Arrow alone has: names of the values in lists and maps, and which may be null."""
     if pa.types.is_map(kind):
         return f"map<{_type(kind.key_type)}, {_type(kind.item_type)}>"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -72,14 +114,26 @@ def _type(kind: pa.DataType) -> str:
     return str(kind).removeprefix("large_")
 
 
-def _rows(table: pa.Table) -> list[Any]:
-    return sorted((_comparable(row) for row in table.to_pylist()), key=lambda row: row[ROW])
+def rows_by_file(table: pa.Table) -> dict[int, list[Any]]:
+    """Return the rows of each file, in their order in it, as values that are equal where the readers agree."""
+    found: dict[int, list[Any]] = {}
+    columns = {name: [_plain(value) for value in table[name]] for name in table.schema.names}
+    for row in zip(*columns.values(), strict=True):
+        values = dict(zip(columns, row, strict=True))
+        found.setdefault(values.pop(FILE), []).append(values)
+    return found
 
 
-def _comparable(value: Any) -> Any:
-    """Return a value that is equal to itself: NaN is not."""
-    if isinstance(value, float) and math.isnan(value):
-        return "NaN"
-    if isinstance(value, dict):
-        return {name: _comparable(inner) for name, inner in value.items()}
-    return [_comparable(inner) for inner in value] if isinstance(value, list | tuple) else value
+def _plain(value: pa.Scalar) -> Any:
+    """Return a scalar in Python: times as numbers, which may be beyond Python's, and fractions with their sign."""
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return value.value
+    if pa.types.is_struct(kind):
+        return {part.name: _plain(value[number]) for number, part in enumerate(kind)}
+    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_plain(one) for one in value.values]
+    number = value.as_py()
+    return str(number) if isinstance(number, float) else number

@@ -82,6 +82,7 @@ _BEHIND_ALL = "3000-01-01T00:00:00Z"
 STRATEGY: Final = (
     _refused("eventTimeColumn", "t", "u", _MEANING),
     _refused("timestampUnit", "us", "ms", _MEANING, eventTimeColumn="n"),
+    _refused("timePattern", "(.*)", "([^,]*)", _MEANING, eventTimeColumn="s"),
     _refused("timeZone", "UTC", "Europe/Berlin", f"where the event time may say no zone: {_MEANING}"),
     _refused("eventTimeFrom", None, "1970-01-02T00:00:00Z", _RANGE),
     _refused("eventTimeUntil", "3000-01-01T00:00:00Z", "3001-01-01T00:00:00Z", _RANGE),

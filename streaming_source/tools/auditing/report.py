@@ -246,7 +246,7 @@ def _camel(name: str) -> str:
     return first + "".join(part.title() for part in others)
 
 
-_TO_READ_ONLY: Final = ("timePattern", "sourceArchiveDir", "startingVersion", "kafka.isolation.level")
+_TO_READ_ONLY: Final = ("sourceArchiveDir", "startingVersion", "kafka.isolation.level")
 """Options of an audit that the formats do not have."""
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from alignment.column_paths import column_at
 from alignment.time_texts import UTC
 from alignment.timestamps import (
     NO_TIMESTAMP,
-    CallableTimestampAssigner,
-    EventTimes,
     FieldTimestampAssigner,
     TimestampAssigner,
 )
@@ -41,7 +36,7 @@ class EventTime:
     zone
         Zone of times without one.
     pattern
-        A regular expression with one group: the part of a column of text that is the time.
+        The part of a column of text that is the time, as `FieldTimestampAssigner` has it.
     delay_us
         Delay of `withWatermark`, if the checkpoint has it.
     """
@@ -52,31 +47,9 @@ class EventTime:
     pattern: str | None = None
     delay_us: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.pattern is None:
-            return
-        try:
-            groups = re.compile(self.pattern).groups
-        except re.error as error:
-            raise OptionError(f"timePattern = {self.pattern!r} is no regular expression: {error}; correct it") from None
-        if groups != 1:
-            raise OptionError(f"timePattern = {self.pattern!r} has {groups} groups: put the time into one, as (...)")
-
     def assigner(self) -> TimestampAssigner:
         """Return the assigner that extracts the event times of records."""
-        plain = FieldTimestampAssigner(self.column or "", self.unit, self.zone)
-        if self.pattern is None:
-            return plain
-        pattern = _named(self.pattern)
-
-        def extract(batch: pa.RecordBatch, _: Int64Array | None) -> EventTimes:
-            found = pc.extract_regex(column_at(batch, plain.column), pattern)
-            text = pc.struct_field(found, [0])
-            if plain.unit is not None:
-                text = pc.cast(text, pa.int64())
-            return plain.extract(pa.record_batch({plain.column: text}), None)
-
-        return CallableTimestampAssigner(extract, (plain.column,))
+        return FieldTimestampAssigner(self.column or "", self.unit, self.zone, self.pattern)
 
     @property
     def zone_name(self) -> str:
@@ -118,11 +91,6 @@ def time_column(
         f"several columns are of timestamps ({', '.join(names)}), and the checkpoint has not recorded which one "
         "withWatermark has; name it with --time"
     )
-
-
-def _named(pattern: str) -> str:
-    """Return the pattern with its group named, as Arrow requires."""
-    return re.sub(r"(?<!\\)\((?!\?)", "(?P<time>", pattern, count=1)
 
 
 class TimeBlock(NamedTuple):
