@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat, OrcFormat, ParquetFormat
@@ -287,3 +288,14 @@ def test_a_map_in_json_is_read_by_the_names_of_its_fields(tmp_path: Path) -> Non
     (tmp_path / "f.json").write_text('{"t": "2024-01-01T00:00:00Z", "m": {"a": 1, "b": 2}}\n')
     options = {"fileFormat": "json", "eventTimeColumn": "t", "dataSchema": "t timestamp, m map<string, int>"}
     assert read_all(tmp_path, **options)["m"].to_pylist() == [[("a", 1), ("b", 2)]]
+
+
+@pytest.mark.parametrize("value", ['{"x": 1}', "[1]", "7"])
+def test_a_field_of_nulls_has_any_type_until_a_value_comes(value: str, tmp_path: Path) -> None:
+    nulls = b'{"t": "2024-01-01", "a": {"v": null}}\n'
+    path = tmp_path / "1.json"
+    path.write_bytes(nulls * 9 + f'{{"t": "2024-01-02", "a": {{"v": {value}}}}}\n'.encode())
+    found = JsonFormat(infer_schema=True, block_bytes=2 * len(nulls)).schema_of(
+        StoredFile(fs.LocalFileSystem(), DataFile(str(path)))
+    )
+    assert found.field("a").type.field("v").type in (pa.struct([("x", pa.int64())]), pa.list_(pa.int64()), pa.int64())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -46,16 +47,27 @@ class JsonFormat(RecordFormat):
     def schema_of(self, file: StoredFile) -> pa.Schema:
         if not self.infer_schema:
             raise self._needs_schema()
-        with self._opened(file, pa.schema([])) as lines:
-            _, data = next(lines.runs(), (0, b""))
-        whole = self._split(data)
-        if not _is_parsable(data, len(whole)):
-            whole = [record for record in whole if _is_parsable(record, 1)]
-        if not whole:
+        found, records = pa.schema([]), b""
+        with (
+            self._opened(file, pa.schema([])) as lines,
+            malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"),
+        ):
+            for _, data in lines.runs():
+                whole = self._split(data)
+                if not _is_parsable(data, len(whole)):
+                    whole = [record for record in whole if _is_parsable(record, 1)]
+                more = b"".join(whole)
+                if whole and not found.names:
+                    found = _table(more, None).schema
+                elif whole:
+                    found = _joined(found, more)
+                records += more
+                # A field of nulls has any type until a value comes.
+                if (found.names and not _has_nulls(found)) or len(records) > LONGEST_RECORD:
+                    break
+        if not found.names:
             raise self._nothing_to_infer_from(file.path)
-        with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):
-            records = b"".join(whole)
-            return self._inferred(_table(records, None).schema, lambda columns: _table(records, columns))
+        return self._inferred(found, lambda columns: _table(records, columns))
 
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
@@ -105,6 +117,19 @@ class JsonFormat(RecordFormat):
         return (
             np.ones(count, np.bool_) if any(next(_maps_in(field.type), None) is not None for field in fields) else None
         )
+
+
+def _joined(found: pa.Schema, records: bytes) -> pa.Schema:
+    """Return columns with the types of more records, where these are of types that go together."""
+    try:
+        return pa.unify_schemas([found, _table(records, None).schema], promote_options="permissive")
+    except pa.ArrowException:
+        return found
+
+
+def _has_nulls(schema: pa.Schema) -> bool:
+    """Return whether a column, or a field in one, has no type yet."""
+    return any(re.search(r"(^|: )null\b", str(field.type)) is not None for field in schema)
 
 
 def _table(data: bytes, schema: pa.Schema | None) -> pa.Table:
