@@ -43,6 +43,7 @@ RUN_BY_TESTS = {
     "docs/history.md",
     "docs/kafka.md",
     "docs/late-records.md",
+    "docs/logs.md",
     "docs/monitoring.md",
     "docs/performance.md",
     "docs/quick-start.md",
