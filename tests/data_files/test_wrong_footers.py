@@ -96,3 +96,14 @@ def test_extremes_that_are_right_are_no_error(tmp_path: Path) -> None:
     put(tmp_path / "null.parquet", {"t": pa.nulls(3, pa.timestamp("us"))})
     options = {"eventTimeColumn": "t", "dataSchema": "t timestamp_ntz", "invalidTimestamp": "null"}
     assert len(read_all(tmp_path, **options)) == len(read_batch(tmp_path, **options)) == 15
+
+
+@pytest.mark.parametrize("reads", [read_all, read_batch])
+def test_a_range_passes_over_what_extremes_put_outside_of_it(tmp_path: Path, reads: Any) -> None:
+    write_wrong(tmp_path / "wrong.parquet", SHIFTS["both later"])
+    options = {"eventTimeColumn": "t", "eventTimeUntil": "2023-11-15T00:00:00Z"}
+    assert reads(tmp_path, **options).num_rows == 0
+    assert reads(tmp_path, indexing="scan", **options).num_rows == ROWS
+    # What is read is compared with its extremes.
+    with pytest.raises(DataLossError, match="indexing = scan"):
+        reads(tmp_path, eventTimeColumn="t", eventTimeFrom="2023-11-15T00:00:00Z")

@@ -30,7 +30,8 @@ _READERS: Final[Mapping[str, Callable[..., pa.Table]]] = {"stream": read_all, "b
 class Case:
     """Files of one format: their contents, the columns by which they are read, and options that both readers know.
 
-    `ending` is that of their names. Without `files` they are there already.
+    `ending` is that of their names. Without `files` they are there already. Where rows of a file are not `in_order`,
+    readers may give them in any.
     """
 
     file_format: str
@@ -38,6 +39,7 @@ class Case:
     files: tuple[bytes, ...] = ()
     schema: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    in_order: bool = True
 
     def write(self, root: Path) -> None:
         """Write each file into a directory of its own below `root`."""
@@ -85,7 +87,10 @@ def differences(spark: SparkSession, root: Path, case: Case) -> list[str]:
                 found.append(f"{kind}: {what} are {ours}, by Spark {sparks}")
                 break
         else:
-            found += [f"{kind}: {line}" for line in _other_rows(rows_by_file(table), rows_by_file(expected))]
+            rows = [rows_by_file(one) for one in (table, expected)]
+            if not case.in_order:
+                rows = [{number: sorted(of_file, key=repr) for number, of_file in one.items()} for one in rows]
+            found += [f"{kind}: {line}" for line in _other_rows(*rows)]
     return found
 
 

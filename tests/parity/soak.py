@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.parity.oracle import Case, differences
 from tests.parity.partitions import path_case
-from tests.parity.tables import orc_case, parquet_case
+from tests.parity.tables import FILES, orc_case, parquet_case, write_by_spark
 from tests.parity.texts import csv_case, json_case, quoted_csv_case, text_case
 
 __all__ = ["CASES", "found_of"]
@@ -32,11 +32,16 @@ CASES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
 }
 
 
+KINDS: Final = (*CASES, "by Spark")
+
+
 def found_of(spark: SparkSession, kind: str, seed: int) -> tuple[Case, list[str]]:
     """Return the case of a seed, and where the two readers differ."""
-    case = CASES[kind](random.Random(seed))
+    r = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        return case, differences(spark, Path(folder) / "root", case)
+        root = Path(folder) / "root"
+        case = CASES[kind](r) if kind in CASES else write_by_spark(spark, r, root)
+        return case, differences(spark, root, case)
 
 
 def _main(kind: str, first: int, last: int) -> None:
@@ -49,7 +54,7 @@ def _main(kind: str, first: int, last: int) -> None:
     files = bad = 0
     for seed in range(first, last):
         case, found = found_of(spark, kind, seed)
-        files += len(case.files)
+        files += len(case.files) or FILES
         bad += bool(found)
         for line in found[:3]:
             print(f"{kind} seed {seed}: {case.schema} {dict(case.options)}: {line}", flush=True)

@@ -7,7 +7,8 @@ import math
 import random
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,10 @@ from pyarrow import orc
 
 from tests.parity.oracle import FILE, Case
 
-__all__ = ["orc_case", "parquet_case", "table"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["orc_case", "parquet_case", "table", "write_by_spark"]
 
 FILES: Final = 10
 _NAMES: Final = ("a", "Val", "Ünï", "with blank", "x.y", "_metadata2", "select", "日本")
@@ -128,3 +132,22 @@ def orc_case(r: random.Random) -> Case:
         orc.write_table(_cut(rows, number), sink, compression=codec, file_version=version)
         files.append(sink.getvalue())
     return Case("orc", "orc", tuple(files))
+
+
+def write_by_spark(spark: SparkSession, r: random.Random, root: Path) -> Case:
+    """Write files by Spark, in random ways."""
+    settings = {
+        "spark.sql.parquet.outputTimestampType": r.choice(["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"]),
+        "spark.sql.parquet.writeLegacyFormat": r.choice(["true", "false"]),
+    }
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    file_format, given = r.choice(["parquet", "orc"]), root.with_name("given.parquet")
+    pq.write_table(table(r), given)
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        spark.read.parquet(str(given)).coalesce(1).write.partitionBy(FILE).format(file_format).save(str(root))
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    return Case(file_format, file_format, in_order=False)
