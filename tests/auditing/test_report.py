@@ -70,6 +70,24 @@ def test_options_of_the_audit_alone_are_not_in_the_lines(checkpoint: Path) -> No
     assert dict(fix.options) == {"eventTimeColumn": "ts", "fileFormat": "parquet"}
 
 
+def test_the_lines_for_logs_of_text_read_the_part_that_is_the_time(tmp_path: Path) -> None:
+    written = [[f"[2024-01-01 00:{minute:02}:00] line"] for minute in (0, 30, 50, 2, 3)]
+    batches = []
+    for number, lines in enumerate(written):
+        path = tmp_path / "in" / f"{number}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(lines), encoding="utf-8")
+        times = [1_704_067_200 * SECOND + int(line[15:17]) * MINUTE for line in lines]
+        batches.append([(f"{number}.log", times)])
+    naive.write_checkpoint(tmp_path / "checkpoint", tmp_path / "in", QUERY, naive.run(QUERY, batches))
+    options = ["-o", "timePattern=^\\[(.*?)\\]", "-o", "timeZone=UTC", "--time", "value"]
+    arguments = ["audit", str(tmp_path / "checkpoint"), "--window", "1 minute", "--mode", "append", *options]
+    text = CliRunner().invoke(app, arguments).stdout
+    assert "5 of the 5 records there are on time" in text
+    code = text[text.index("from streaming_source import") :]
+    assert '.option("timePattern", "^\\\\[(.*?)\\\\]")' in code
+
+
 def test_the_page_has_the_sentences_the_counts_and_nothing_unescaped(checkpoint: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = CliRunner().invoke(

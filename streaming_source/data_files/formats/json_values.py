@@ -266,7 +266,8 @@ def _converted(value: Any, data_type: pa.DataType, times: KnownTimes, written: W
             return _struct(value, data_type, times, written, bad)
         if isinstance(value, Token) and value.kind == "object" and pa.types.is_map(data_type):
             kind = data_type.item_type
-            return [*{name: _converted(part, kind, times, written, bad) for name, part in value.value}.items()]
+            # A key that is there twice is so in Spark's maps too.
+            return [(name, _converted(part, kind, times, written, bad)) for name, part in value.value]
         if isinstance(value, Token) and value.kind == "array" and pa.types.is_list(data_type):
             return [_converted(part, data_type.value_type, times, written, bad) for part in value.value]
         raise _unfit(value, data_type)
