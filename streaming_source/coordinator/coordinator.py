@@ -255,7 +255,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                     event_times.load_ahead(engine.times_to_load(max_rows))
                 return self.state
             if not self.is_draining:
-                if engine.unscanned:
+                if engine.unscanned and event_times.loads_ahead:
                     self.host.calls.wait()
                     continue
                 if has_discovered:
@@ -447,7 +447,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._rules.options.max_future_skew_us is not None:
             limit_us = self._limit_times()
         self._assign_waiting(max_rows)
-        if engine.unscanned and engine.awaits_scan(max_rows, self._rules.options.min_rows_per_trigger):
+        # What is read ahead is planned as it becomes known: its rest holds the watermark alone.
+        awaits_scan = engine.unscanned and self.runtime.event_times.loads_ahead
+        if awaits_scan and engine.awaits_scan(max_rows, self._rules.options.min_rows_per_trigger):
             return False
         for event in () if group is None else group.start_plan():
             engine.apply(event)
@@ -463,7 +465,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self.runtime.event_times.loads_ahead:
             self.runtime.event_times.load_ahead(engine.times_to_load(max_rows))
         plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
-        if plan.awaits_scan:
+        if awaits_scan and plan.awaits_scan:
             return False
         lets_others_plan = group is not None and group.lets_others_plan
         nearest_us = engine.nearest_us() if lets_others_plan else None

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -288,15 +288,18 @@ def coordinator(
     workers: Workers | None = None,
     read_ahead_rows: int = 1000,
     now_us: Callable[[], int] | None = None,
+    lateness: Literal["none"] | None = None,
 ) -> SourceCoordinator[Any, Any]:
     """One with the exact watermark, on the clock of its source."""
     planning = PlanningRules(
         strategy.out_of_orderness_us,
         max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
         drains_past_caught_up=True,
+        lateness=lateness or "bounded",
         bounded=source.boundedness is Boundedness.BOUNDED,
     )
-    rules = ReadRules(strategy, planning, FrameOptions(watermark_rows=True), read_ahead_rows=read_ahead_rows)
+    options = FrameOptions(watermark_rows=True, lateness=lateness)
+    rules = ReadRules(strategy, planning, options, read_ahead_rows=read_ahead_rows)
     clock = source.clock
     workers = InlineWorkers(clock) if workers is None else workers
     return SourceCoordinator(source, rules, source.schema(), now_us or clock.now_us, readers=readers, workers=workers)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.api import Fetching, RecordSplit
 from streaming_source.coordinator import SourceState, WorkerPool
 from streaming_source.testing import ABORT, EOF, Gap, Pause, TestingAbort, TestingSource
@@ -19,6 +20,7 @@ from tests.coordinator.support import (
     Looking,
     ScriptedFetches,
     await_end,
+    coordinator,
     worker_threads,
 )
 
@@ -576,3 +578,38 @@ def test_a_split_whose_end_is_no_record_is_looked_at_and_that_is_enough() -> Non
     assert not is_found()
     looking.run()
     assert is_found()
+
+
+# ---- what is there at the start, where none of it may be late --------------------------------------------------------
+
+
+LATE = 5
+"""The event time of one record, far behind those before it."""
+
+
+@pytest.mark.parametrize("ends", [pytest.param((), id="goes on"), pytest.param((EOF,), id="ends")])
+@pytest.mark.parametrize("drains", [False, True])
+def test_with_lateness_none_a_backlog_holds_the_watermark_until_it_was_scanned(
+    ends: tuple[Any, ...], drains: bool
+) -> None:
+    """Ten times as many records as are read ahead; without the option the one that is behind is late."""
+    backlog = [*range(1_000, 1_900), LATE, *range(1_901, 2_000), *ends]
+    late = {}
+    for lateness in (None, "none"):
+        source = TestingSource({"a": backlog, "b": [1_500, *ends]}, records_per_fetch=20)
+        planning = coordinator(source, read_ahead_rows=100, lateness=lateness)
+        planning.restore(planning.state)
+        if drains:
+            planning.drain()
+        before, seen = None, []
+        while planning.state is not before:
+            before = planning.state
+            planning.advance(50)
+            seen.append((sum(split.position for split in planning.state.splits), planning.state.table.combined))
+            source.clock.advance("1 second")
+        late[lateness] = sum(planning.state.late)
+        if lateness == "none":
+            assert {watermark for read, watermark in seen if read < 900} == {MIN_WATERMARK}
+        assert planning.state.table.combined >= 1_499
+        planning.close()
+    assert late == {None: 0 if ends else 1, "none": 0}

@@ -140,6 +140,32 @@ def test_a_range_of_event_times_has_the_records_of_a_compacted_log_whose_head_is
         assert read_all(topic, **given, **around) == left, indexing
         assert read_all(topic, **given, eventTimeFrom="2023-11-15T00:00:00Z") == []
     assert read_all(topic, maxRowsPerTrigger=200, maxDrift="1 second") == left
+    # As a repair and `advise` read it.
+    assert read_batch(topic, **around) == [(0, record.offset) for record in left]
+    assert read_batch(topic, eventTimeUntil=format_timestamp(left[10].time_us)) == [(0, r.offset) for r in left[:10]]
+
+
+@pytest.mark.parametrize("indexing", ["auto", "scan"])
+def test_with_lateness_none_no_record_of_a_backlog_is_late_however_far_back_it_is(topic: Topic, indexing: str) -> None:
+    """One is an hour behind, and far behind what the first fetch brings."""
+    topic.create().write(Record(T0_MS + i * 1000 - (3_600_000 if i == 11_000 else 0)) for i in range(12_000))
+    for drains in (False, True):
+        with reading(topic, indexing=indexing, lateness="none", watermarkRows="true") as begun:
+            if drains:
+                begun.reader.prepareForTriggerAvailableNow()
+            read, late = 0, 0
+
+            def is_read(begun: Reading = begun) -> bool:
+                nonlocal read, late
+                table = begun.next(2_000)
+                if table is not None:
+                    flags = table.filter(table["offset"].is_valid())["_late"].to_pylist()
+                    read, late = read + len(flags), late + sum(flags)
+                return read == 12_000 and begun.offset["watermark"] is not None
+
+            wait_until(is_read, "all records and a watermark")
+        assert late == 0
+        assert begun.offset["watermark"] == T0 + 11_999 * SECOND - 1
 
 
 def test_an_open_transaction_is_waited_for_and_then_read(topic: Topic) -> None:

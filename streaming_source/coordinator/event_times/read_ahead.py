@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from alignment.events import Probed, SplitsBlocked
+from alignment.events import Probed, ScanMoved, SplitsBlocked
 from alignment.sentence import named
 from alignment.shown import log_of
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK
@@ -56,6 +56,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     before that one was scanned further. Where other splits are fetched with the same `SplitReader` a split that is
     ahead is paused there. Positions in the index are numbers of records, see `FetchedRecords`.
 
+    With `lateness=none` given, what is there at the start may be of any event time: a split holds the watermark until
+    it was scanned to its end, or to the first end that the source reports.
+
     A split has been caught up with when a fetch brings nothing, by itself or after it was woken from a long wait; that
     is when its idleness begins, and where an AvailableNow run ends.
     """
@@ -79,6 +82,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             keeps_watermarks=rules.strategy.uses_source_watermarks,
             must_pause=self._fetching.kind != "per_split" and not rules.options.allow_unaligned_source_splits,
         )
+        self._none_is_late = rules.options.lateness == "none"
+        # Splits with records that were there at the start and are not scanned, and the position up to which, if known.
+        self._unscanned: dict[str, int | None] = {}
         # Of a run to the end of what is there, before it ends: splits that are probed once more, and those that were.
         self._split_ends = SplitEnds(source, host, self._take_probe)
         self._awaits_probe: set[str] = set()
@@ -110,6 +116,9 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 if fetcher is None:
                     fetcher = self._fetchers[key] = Fetcher(self._new_reader())
                 self._scans[split.split_id] = fetcher.add(split)
+        if self._none_is_late and splits:
+            self._unscanned.update((split.split_id, None) for split in splits)
+            self._hold()
         self._go_on()
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
@@ -120,7 +129,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
     def split_ids(self) -> Set[str]:
         with self._lock:
             fetched = {split_id for fetcher in self._fetchers.values() for split_id in fetcher.scans}
-        probed = self._split_ends.split_ids() | self._awaits_probe | self._probed_last
+        probed = self._split_ends.split_ids() | self._awaits_probe | self._probed_last | self._unscanned.keys()
         return self._scans.keys() | self._ended.keys() | fetched | probed
 
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
@@ -393,10 +402,24 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             self._host.complete_split(split_id)
         scan.scanned_us = arrival.began_us
         scan.is_done |= arrival.is_last
+        if split_id in self._unscanned:
+            self._see_backlog(scan, is_caught_up=scan.is_done or (arrival.found_nothing and not blocks))
         if fetched.caught_up is CaughtUp.BLOCKED:
             self._host.engine.apply(SplitsBlocked(frozenset([split_id])))
         elif arrival.found_nothing and not blocks:
             self._host.engine.apply(Probed(arrival.began_us, (split_id,)))
+
+    def _see_backlog(self, scan: SplitScan[SplitT], *, is_caught_up: bool) -> None:
+        """A split was scanned further: it holds the watermark no more once all that was there at the start is known."""
+        split_id, end = scan.split.split_id, self._unscanned[scan.split.split_id]
+        if end is None:
+            end = self._unscanned[split_id] = self._host.known_ends.get(split_id)
+        if is_caught_up or (end is not None and scan.seen.position_at(scan.seen.end) >= end):
+            del self._unscanned[split_id]
+            self._hold()
+
+    def _hold(self) -> None:
+        self._host.engine.apply(ScanMoved(frozenset(self._unscanned) - self._host.engine.complete))
 
     def _let_go(self, split_ids: Sequence[str]) -> None:
         gone: list[tuple[Fetcher[SplitT], bool]] = []
@@ -406,6 +429,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
                 self._split_ends.forget(split_id)
                 self._awaits_probe.discard(split_id)
                 self._probed_last.discard(split_id)
+                self._unscanned.pop(split_id, None)
                 key = self._fetching.key_of(split_id)
                 fetcher = self._fetchers[key]
                 del fetcher.scans[split_id]
