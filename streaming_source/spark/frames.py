@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from alignment.strategy import WatermarkStrategy
 from streaming_source.api import Source
+from streaming_source.api.options import option_names
 from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
@@ -31,10 +32,10 @@ from streaming_source.spark.registration import (
     check_session,
     described,
     has_no_data_batches,
-    is_case_sensitive,
     register_content,
     register_format,
     session_zone,
+    switched_on,
 )
 
 if TYPE_CHECKING:
@@ -227,8 +228,7 @@ class ExactStreamReader:
         if "timezone" not in given:
             # The data source cannot read the session's zone, so it is passed on as it is now.
             options["timeZone"] = session_zone(self._spark)
-        if "caseSensitive" in known and "casesensitive" not in given and is_case_sensitive(self._spark):
-            options["caseSensitive"] = "true"
+        options |= dict.fromkeys(switched_on(self._spark, [one for one in known if one.lower() not in given]), "true")
         if "nodatamicrobatches" not in given and not has_no_data_batches(self._spark):
             options["noDataMicroBatches"] = "false"
         if path is not None:
@@ -309,8 +309,7 @@ def from_source(
     values = (FRAME_OPTIONS | SOURCE_OPTIONS).parse({**keyword_options(options), "watermarkRows": EMITTED})
     zone = session_zone(spark)
     source, watermark_strategy = in_zone(source, watermark_strategy, zone)
-    if is_case_sensitive(spark):
-        source = _in_case(source)
+    source = _as_in_session(spark, source)
     check_clock(spark, source)
     # Checked here so that the user's own call raises; Spark's planner checks it again.
     values["noDataMicroBatches"] &= has_no_data_batches(spark)
@@ -332,12 +331,12 @@ def from_source(
     return exact_frame(frame, made, name, schema)
 
 
-def _in_case(source: Source[Any, Any]) -> Source[Any, Any]:
-    """Return the source for a session in which upper and lower case count; it concerns files alone."""
-    # Imported here: few sessions are so.
-    from streaming_source.data_files.config import ReadingConfig
-
-    return replace(source, case_sensitive=True) if isinstance(source, ReadingConfig) else source
+def _as_in_session(spark: SparkSession, source: Source[Any, Any]) -> Source[Any, Any]:
+    """Return the source with those of its options that the session has switched on."""
+    if not is_dataclass(source):
+        return source
+    names = {option: field for field, option in option_names(type(source)).items()}
+    return replace(source, **{names[option]: True for option in switched_on(spark, names)})
 
 
 def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = None) -> DataFrame:

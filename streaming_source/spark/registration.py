@@ -7,6 +7,7 @@ registers them. Registration is a command to the server, which a declarative pip
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 REFUSED_IN_PIPELINES: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Error condition of Spark for a call that analyses or executes while a pipeline makes a frame."""
+
+_OF_SESSION: Final = {
+    "caseSensitive": "spark.sql.caseSensitive",
+    "ignoreSinkLog": "spark.sql.streaming.fileStreamSink.ignoreMetadata",
+}
+"""Option of files -> the setting of a session that Spark's own readers go by."""
 
 _known: Final[WeakKeyDictionary[Any, dict[str, bytes | None]]] = WeakKeyDictionary()
 """Session -> name of a format registered in it -> its content."""
@@ -148,9 +155,10 @@ def has_no_data_batches(spark: SparkSession) -> bool:
     return not is_switched_off(spark, "spark.sql.streaming.noDataMicroBatches.enabled")
 
 
-def is_case_sensitive(spark: SparkSession) -> bool:
-    """Return whether the session tells names of columns apart by upper and lower case."""
-    return str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+def switched_on(spark: SparkSession, options: Collection[str]) -> list[str]:
+    """Return those of the options that a setting of the session has for Spark's own readers, where that is true."""
+    asked = [option for option in _OF_SESSION if option in options]
+    return [option for option in asked if str(spark.conf.get(_OF_SESSION[option], "false")).lower() == "true"]
 
 
 def session_zone(spark: SparkSession) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
+from alignment import WatermarkStrategy
 from streaming_source.connectors.files import CsvFormat, FileSource, file_discovery, finite, listing
 from streaming_source.connectors.files.directories import DirectoryDiscovery
 from streaming_source.connectors.files.file_discovery import FileDiscovery
@@ -772,3 +774,16 @@ def test_two_local_files_a_core_are_scanned_at_once_and_more_where_the_path_lead
     schema = StructType().add("t", TimestampType())
     assert read_all(tmp_path, schema, fileFormat="csv", eventTimeColumn="t", **files_ahead).num_rows == 3
     assert bool(met) is bool(files_ahead)
+
+
+@pytest.mark.parametrize("split_by", ["file", "directory"])
+def test_a_path_that_is_deleted_under_a_query_ends_it(tmp_path: Path, split_by: str) -> None:
+    put(tmp_path / "in/a/0.parquet", {"ts": stamps(0, 1)})
+    source = FileSource(str(tmp_path / "in"), split_by=split_by)
+    bound = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_timestamp_assigner("ts")
+    done = SourceHarness(source, bound, schema=source.schema())
+    done.run()
+    shutil.rmtree(tmp_path / "in")
+    done.clock.advance("2 seconds")
+    with pytest.raises(PathNotFoundError, match=r"/in' does not exist; give an existing directory in option path"):
+        done.run()

@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
+from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.listing import Lister, list_directory, list_files
 from streaming_source.connectors.files.selection import Selection
-from streaming_source.exceptions import MalformedDataError
+from streaming_source.exceptions import MalformedDataError, OptionError
 
 
 class Sink:
@@ -114,6 +115,17 @@ def test_the_log_counts_only_where_its_directory_is_what_is_read(sink: Sink, tmp
     sink.write("failed.parquet")
     for path in (str(tmp_path), f"{tmp_path}/out*", f"{sink.root}/*"):
         assert sorted(file.name for file in list_files(Selection((path,)))) == ["a.parquet", "failed.parquet"]
+
+
+def test_the_log_is_ignored_where_a_session_of_spark_ignores_it(sink: Sink) -> None:
+    sink.batch(0, "a.parquet")
+    sink.write("failed.parquet")
+    for given, names in ((False, ["a.parquet"]), (True, ["a.parquet", "failed.parquet"])):
+        selection = FilesConfig(str(sink.root), ignore_sink_log=given).root
+        assert sink.listed(Lister(selection)) == names
+        assert [file.name for file in list_directory(selection, "")] == names
+    with pytest.raises(OptionError, match=r"^ignoreSinkLog = true beside watermarkFrom: .* leave one of the two out"):
+        FilesConfig(str(sink.root), ignore_sink_log=True, watermark_from=str(sink.root / "checkpoint"))
 
 
 def test_a_file_of_the_log_that_is_gone_is_named_once(sink: Sink, caplog: pytest.LogCaptureFixture) -> None:

@@ -229,6 +229,7 @@ FILES: Final = (
     ),
     _may("filesAhead", None, "2", _NO_STATE),
     _may("caseSensitive", None, "true", _FROM_NOW_ON),
+    _may("ignoreSinkLog", None, "true", "kept: other files are there from now on; one that is half read must be"),
     _may("discoveryInterval", "1 second", "5 seconds", _NO_STATE),
     _may("indexing", "auto", "scan", "none: what is known ahead of reading is in no offset"),
     _may("indexing", "statistics", "auto", "none: what is known ahead of reading is in no offset"),

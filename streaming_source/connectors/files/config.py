@@ -199,6 +199,15 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
     storage: StorageOptions = NO_STORAGE_OPTIONS
+    ignore_sink_log: bool = option_field(
+        False,
+        "ignoreSinkLog",
+        boolean,
+        "Read all files of a directory that Spark's file sink writes, whatever its log has. `read_stream` and "
+        "`from_source` take it from `spark.sql.streaming.fileStreamSink.ignoreMetadata`; with `readStream.format` it "
+        "has to be given.",
+        "the session's, else false",
+    )
 
     def __post_init__(self) -> None:
         self._take_paths()
@@ -215,6 +224,12 @@ class FilesConfig(ClaimOptions, ReadingConfig):
             raise OptionError(
                 f"cleanSource = {self.clean_source!r}, sourceArchiveDir = {self.source_archive_dir!r}: to archive "
                 "needs a directory, and a directory needs cleanSource = archive"
+            )
+        if self.ignore_sink_log and self.watermark_from is not None:
+            raise OptionError(
+                "ignoreSinkLog = true beside watermarkFrom: files that are not in the log are of no micro-batch of a "
+                "writer, so that nothing is claimed of them; leave one of the two out, or unset "
+                "spark.sql.streaming.fileStreamSink.ignoreMetadata"
             )
         for name in ("max_files_per_trigger", "max_bytes_per_trigger"):
             value = getattr(self, name)
@@ -248,7 +263,8 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         zone = self.time_zone or UTC
         after = modified_ms("modifiedAfter", self.modified_after, zone)
         before = modified_ms("modifiedBefore", self.modified_before, zone)
-        return Selection(split_paths("path", self.path), self.storage, self.path_glob_filter, after, before)
+        paths, by_log = split_paths("path", self.path), not self.ignore_sink_log
+        return Selection(paths, self.storage, self.path_glob_filter, after, before, by_sink_log=by_log)
 
     def given_columns(self, schema: pa.Schema) -> GivenColumns:
         """Return the columns of a query whose values are known by the paths of files."""

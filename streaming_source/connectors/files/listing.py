@@ -349,9 +349,9 @@ def list_directory(selection: Selection, directory: str) -> list[ListedFile]:
 
 
 def sink_log_of(selection: Selection) -> SinkLog | None:
-    """Return the log of Spark's file sink if the selection is one directory, and this has one."""
+    """Return the log of Spark's file sink if the selection is one directory, read by it, and this has one."""
     filesystem, path = selection.single_directory() or (None, "")
-    if filesystem is None:
+    if filesystem is None or not selection.by_sink_log:
         return None
     if filesystem.get_file_info(posixpath.join(path, SINK_LOG)).type is not fs.FileType.Directory:
         return None

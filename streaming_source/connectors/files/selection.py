@@ -47,7 +47,8 @@ class Selection:
 
     In patterns `*`, `?`, `[a-z]` and `{a,b}` match parts of one name. `storage` has the arguments of the file system.
     Of the files below the paths those are selected whose names match `name_pattern` and that were modified later than
-    `after_ms` and earlier than `before_ms`; None for no limit.
+    `after_ms` and earlier than `before_ms`; None for no limit. `by_sink_log` if of a directory that Spark's file sink
+    writes those are read that are in its log.
     """
 
     paths: tuple[str, ...]
@@ -55,6 +56,7 @@ class Selection:
     name_pattern: str | None = None
     after_ms: int | None = None
     before_ms: int | None = None
+    by_sink_log: bool = True
 
     def __repr__(self) -> str:
         return repr_without_secrets(self)
