@@ -11,4 +11,11 @@
 It reads what Spark 3.5 and later write. The state has the operators of Spark 4.0 and later.
 """
 
+from __future__ import annotations
+
+from typing import Final
+
+POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
+"""The setting by which Spark makes one watermark of several, `min` or `max`; a checkpoint keeps it."""
+
 __all__: list[str] = []

@@ -74,7 +74,7 @@ class Checkpoint:
             [_committed(log, path, number, logged) for number in numbers if number == 0 or number - 1 in logged],
             logged[numbers[0]].offsets if numbers[0] > 0 else None,
             log.source_folders(list(logged.values())),
-            last.settings.get("spark.sql.streaming.multipleWatermarkPolicy", "min"),
+            last.policy,
         )
 
     @property

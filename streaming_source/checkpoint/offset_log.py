@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from pyarrow import ArrowInvalid, fs
 
+from streaming_source.checkpoint import POLICY
 from streaming_source.exceptions import CheckpointError, DataLossError
 from streaming_source.from_data import as_json
 
@@ -162,6 +163,12 @@ class LoggedBatch:
     def settings(self) -> Mapping[str, str]:
         """The settings of Spark that stay as they are between runs."""
         return dict(as_json(self.metadata).get("conf") or {})
+
+    @property
+    def policy(self) -> str:
+        """The way in which Spark makes one watermark of several: `min` or `max`."""
+        settings = as_json(self.metadata).get("conf")
+        return str(settings.get(POLICY, "min")).lower() if isinstance(settings, dict) else "min"
 
     def parsed(self) -> list[Any]:
         """Return the offsets as JSON, None for what is no object: other sources may write any text."""

@@ -22,7 +22,12 @@ from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote, error_of_task, notes_of
-from streaming_source.monitoring.query_advice import on_behind, on_second_watermark, on_silent_source
+from streaming_source.monitoring.query_advice import (
+    on_behind,
+    on_largest_watermark,
+    on_second_watermark,
+    on_silent_source,
+)
 from streaming_source.monitoring.query_state import Query, QueryState, end_by_notes
 from streaming_source.monitoring.report import WatermarkReport
 
@@ -320,7 +325,8 @@ def _of_batches(
     last = batches[-1]
     explained = _explained([*(batch.sources for batch in batches[:-1]), *now])
     second = next((on_behind(last.watermark_us, before.announced) for before in batches[-2:-1]), None)
-    advice = tuple(filter(None, (second, on_silent_source(now[-1]))))
+    largest = on_largest_watermark(last.policy, last.announced)
+    advice = tuple(filter(None, (second, largest, on_silent_source(now[-1]))))
     return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice, notes=tuple(notes))
 
 

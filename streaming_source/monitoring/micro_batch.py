@@ -95,7 +95,8 @@ class MicroBatch:
     report of each source of the query, None for a source that is not of this library. `statistics` are what Spark
     counted, None from a checkpoint. From a checkpoint `announced` has the watermark of each source at the end of this
     micro-batch, None for a source without the exact watermark; Spark's next watermark is the smallest of them.
-    `late_of` has in words how far its sources of `late_records` are.
+    `late_of` has in words how far its sources of `late_records` are, and `policy` by which of several watermarks Spark
+    goes, `min` or `max`.
     """
 
     number: int
@@ -107,6 +108,7 @@ class MicroBatch:
     committed_at_us: int | None = None
     announced: tuple[int | None, ...] = ()
     late_of: tuple[str, ...] = ()
+    policy: str = "min"
 
     @classmethod
     def of_progress(cls, progress: Mapping[str, Any]) -> Self:
@@ -249,6 +251,7 @@ class CheckpointBatches:
             committed_at_us=done_us,
             announced=tuple(map(_announced, offsets)),
             late_of=tuple(filter(None, map(_late_of, offsets))),
+            policy=logged.policy,
         )
         return _Kept(files, batch, since, last)
 

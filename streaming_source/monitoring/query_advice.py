@@ -6,6 +6,9 @@ two watermarks, and the second one never reaches the end of the data. So another
 refuses the query, and where its own watermark is behind the exact one: in the progress of a query, and in its
 checkpoint, which has both watermarks of each micro-batch.
 
+**The largest watermark**: with `multipleWatermarkPolicy=max` Spark goes by the source that is furthest, and drops
+records of the others. Such a query is refused; what an earlier version has run has that setting in its checkpoint.
+
 **A silent source**: one of several that was read to its end and gets no more. Spark goes by the smallest watermark, so
 all wait. No split of such a source explains it. Each is idle, and an idle split holds nothing within its source; but
 the source has announced its last watermark, and nothing makes it announce a later one.
@@ -19,6 +22,7 @@ from typing import Any, Final
 from alignment.explain import Cause, micros_of
 from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from streaming_source.checkpoint import POLICY
 from streaming_source.monitoring.causes.answer import cause_of
 from streaming_source.monitoring.causes.rule import Advice
 from streaming_source.monitoring.report import WatermarkReport, parsed, sets_watermark
@@ -64,6 +68,17 @@ def on_behind(spark_us: int, announced: Sequence[int | None]) -> Advice | None:
         "query",
         f"Spark's own watermark is at {moment(spark_us)}, behind {moment(announced_us)}, which all sources of the "
         f"query have announced: windows that end in between are not closed. The query has another watermark. {_FIX}.",
+    )
+
+
+def on_largest_watermark(policy: str, announced: Sequence[int | None]) -> Advice | None:
+    """Return advice if Spark goes by the largest watermark of several sources, of which one is of this library."""
+    if policy != "max" or len(announced) < 2 or not any(us is not None for us in announced):
+        return None
+    return Advice(
+        "query",
+        f"{POLICY} is max in the checkpoint, which keeps it: Spark goes by the source that is furthest, and drops "
+        "records of the others. Set it to min, and start the query with a new checkpointLocation.",
     )
 
 

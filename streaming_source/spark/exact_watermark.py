@@ -22,7 +22,7 @@ from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver
 from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, columns_of_plan, prepare_available_now
 from streaming_source.spark.option_text import with_secrets_hidden
 from streaming_source.spark.registration import has_no_data_batches, is_switched_off
-from streaming_source.spark.watermark_rows import DELAY, FAR_SQL
+from streaming_source.spark.watermark_rows import DELAY, FAR_SQL, check_policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,6 +123,9 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
             "(DUPLICATED_METRICS_NAME); give this source another name"
         )
     _check_times_of_day(df, schema)
+    if hasattr(df.sparkSession, "_jsparkSession"):
+        # Under Spark Connect it costs a call to the server, and tasks see it in any case.
+        check_policy(lambda name: df.sparkSession.conf.get(name, None))
     column = source.event_time_in(schema)
     names = {each: f"`{each.replace('`', '``')}`" for each in schema.names}
     time = F.col(names[column])
@@ -165,9 +168,9 @@ def _warn_of_one_watermark(spark: SparkSession) -> None:
     """Warn if the session has the setting that allows a second watermark, which Spark's own error recommends."""
     if is_switched_off(spark, ALLOW_MULTIPLE):
         _log.warning(
-            "%s is false in this session: Spark then takes a second withWatermark on a frame that carries the exact "
-            "watermark, and never closes its last windows; remove each such withWatermark, and leave the setting "
-            "at true",
+            "%s is false in this session: of several stateful operators in a chain Spark then drops most rows of all "
+            "but the first, and it takes a second withWatermark on a frame that carries the exact watermark, and never "
+            "closes its last windows; remove each such withWatermark, and leave the setting at true",
             ALLOW_MULTIPLE,
         )
 

@@ -33,6 +33,7 @@ from streaming_source.spark.before_4_2 import (
 )
 from streaming_source.spark.input_partition import AlignedInputPartition
 from streaming_source.spark.rows import FrameOutput, RowShaper
+from streaming_source.spark.watermark_rows import check_policy
 
 if TYPE_CHECKING:
     from streaming_source.gateway import TaskMessages
@@ -120,6 +121,9 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AlignedInputPartition)
+        if self.shaper.options.watermark_rows and (task := TaskContext.get()) is not None:
+            # Of the query as it runs: set when it was started, or by its checkpoint.
+            check_policy(task.getLocalProperty)
         if partition.watermark_row_us is not None:
             yield self.shaper.watermark_row(partition.watermark_row_us)
         strategy = self.rules.strategy if self.rules.options.reports else None

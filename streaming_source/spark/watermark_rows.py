@@ -8,6 +8,7 @@ after the operator that reads the event times.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -43,6 +44,24 @@ def watermark_row_time(watermark: int) -> int | None:
     if watermark == MIN_WATERMARK or watermark < 0:
         return None
     return min(watermark, MAX_SPARK_WATERMARK_US) + OFFSET_US
+
+
+def check_policy(setting: Callable[[str], str | None]) -> None:
+    """Raise an `OptionError` if Spark goes by the largest watermark of a query; `setting` is of its session, or a task.
+
+    It returns None for a setting that is not set.
+    """
+    # Imported here: planners are not told the settings of a query.
+    from streaming_source.checkpoint import POLICY
+
+    if (setting(POLICY) or "").lower() == "max":
+        raise OptionError(
+            f"{POLICY} is max: Spark then goes by the source that is furthest, and drops records of the others, which "
+            f"the exact watermark is to prevent. A checkpoint keeps what it was at the first start: if this query had "
+            "max then, give it a new checkpointLocation; or, if it reads one source alone, which loses nothing, write "
+            f"min for max in the last file of the checkpoint's offsets. Call spark.conf.set({POLICY!r}, 'min') before "
+            "the frame is made"
+        )
 
 
 def required_delay(strategy: WatermarkStrategy, *, per_row: bool = False) -> str:

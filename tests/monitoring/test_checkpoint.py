@@ -14,11 +14,13 @@ from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
 from streaming_source.api import RecordSplit, SourceSplit
+from streaming_source.checkpoint import POLICY
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit, KafkaSplitSerializer
 from streaming_source.coordinator import SourceState
 from streaming_source.exceptions import CheckpointError
+from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport, report_of_offset
 from streaming_source.spark.offsets import OffsetCodec
@@ -77,6 +79,27 @@ def test_an_offset_log_of_version_2_is_read_as_well(tmp_path: Path) -> None:
     before = MicroBatch.of_checkpoint(str(log.parent))[0].sources
     (log / "0").write_text("\n".join(["v2", metadata, f"0:{offset}", "orders:-"]))
     assert MicroBatch.of_checkpoint(str(log.parent))[0].sources == (*before, None)
+
+
+@pytest.mark.parametrize(
+    ("sources", "conf", "is_said"),
+    [
+        (2, {POLICY: "max"}, True),
+        (2, {POLICY: "min"}, False),
+        (2, None, False),
+        (2, "max", False),
+        (1, {POLICY: "max"}, False),
+    ],
+)
+def test_that_spark_goes_by_the_furthest_source_is_said(
+    tmp_path: Path, sources: int, conf: object, is_said: bool
+) -> None:
+    log = log_of(silent_split(tmp_path))
+    offset = (log / "0").read_text().splitlines()[-1]
+    metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at(0) // 1000, "conf": conf})
+    (log / "0").write_text("\n".join(["v1", metadata, *[offset] * sources]))
+    advice = [one.text for one in explain_checkpoint(str(log.parent)).advice]
+    assert any(f"{POLICY} is max in the checkpoint, which keeps it" in text for text in advice) is is_said
 
 
 def test_what_is_no_checkpoint_is_refused_with_what_to_do(tmp_path: Path) -> None:
