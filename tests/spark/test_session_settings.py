@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from alignment import WatermarkStrategy
+from alignment.watermarks import MAX_WATERMARK
 from streaming_source import explain, from_source, read_stream, with_exact_watermark
 from streaming_source.checkpoint import POLICY
 from streaming_source.connectors.files import FileSource
 from streaming_source.exceptions import OptionError
+from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.spark.registration import _OF_SESSION
 from tests.spark.support import MS, SECOND, T0, Run, available_now, fails_with, watermark_ms, write_file
 
@@ -201,3 +204,30 @@ def test_the_log_of_a_sink_is_ignored_where_the_session_says_so(spark: SparkSess
             run = available_now(spark, frame.select("k"), tmp_path / value)
             batch = from_source(spark, source, strategy, "sink", batch=True).count()
         assert len(run.rows) == batch == by_spark == rows
+
+
+def test_spark_refuses_the_continuous_trigger_and_asynchronous_progress_of_state(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    frame = load(spark, logs, "slow")
+    with pytest.raises(AnalysisException, match="Continuous processing does not support"):
+        frame.writeStream.format("noop").trigger(continuous="1 second").start()
+    query = counted(frame, load(spark, logs, "fast")).writeStream.format("noop")
+    query = query.option("asyncProgressTrackingEnabled", "true").option("checkpointLocation", str(tmp_path / "cp"))
+    with fails_with("does not support async progress tracking"):
+        query.trigger(processingTime="0 seconds").start().awaitTermination(60)
+
+
+@pytest.mark.soak
+def test_without_state_progress_may_be_tracked_asynchronously(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
+    read: list[int] = []
+    frame = load(spark, logs, "slow").select("k")
+    writer = frame.writeStream.foreachBatch(lambda batch, number: read.append(batch.count()))
+    writer = writer.option("asyncProgressTrackingEnabled", "true").option("checkpointLocation", str(tmp_path / "cp"))
+    query = writer.option("_asyncProgressTrackingOverrideSinkSupportCheck", "true").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert sum(read) == ROWS
+    assert explain_checkpoint(str(tmp_path / "cp")).sources[0].report.explanation.watermark == MAX_WATERMARK
