@@ -95,9 +95,10 @@ def test_that_spark_goes_by_the_furthest_source_is_said(
     tmp_path: Path, sources: int, conf: object, is_said: bool
 ) -> None:
     log = log_of(silent_split(tmp_path))
-    offset = (log / "0").read_text().splitlines()[-1]
+    offset = json.loads((log / "0").read_text().splitlines()[-1])
+    offset["fixed"] = {**offset.get("fixed", {}), "watermarkRows": True}
     metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": at(0) // 1000, "conf": conf})
-    (log / "0").write_text("\n".join(["v1", metadata, *[offset] * sources]))
+    (log / "0").write_text("\n".join(["v1", metadata, *[json.dumps(offset)] * sources]))
     advice = [one.text for one in explain_checkpoint(str(log.parent)).advice]
     assert any(f"{POLICY} is max in the checkpoint, which keeps it" in text for text in advice) is is_said
 

@@ -88,12 +88,6 @@ class TableFile:
             object.__setattr__(self, "deletes", Deletes(**self.deletes))
 
 
-def files_of(files: list[TableFile]) -> pa.Table:
-    """Return files as columns, for a lister that has them one by one."""
-    columns = [[getattr(file, name) for file in files] for name in FILES.names]
-    return pa.Table.from_arrays([pa.array(c, f.type) for c, f in zip(columns, FILES, strict=True)], schema=FILES)
-
-
 def listed(
     paths: pa.Array,
     version: int,
