@@ -126,7 +126,7 @@ def test_the_first_plan_waits_for_what_the_first_micro_batch_needs_and_windows_f
     explanation = run.coordinator.explain()
     assert explanation is not None
     assert cause_of(explanation) is Cause.SCAN
-    assert "split 's0' (and 2 more) has files that are not scanned" in sentence(explanation)
+    assert "split 's0' (and 2 more) has records that are not scanned" in sentence(explanation)
     while engine.unscanned:
         assert run.watermark == MIN_WATERMARK
         assert run.run_batch() is not None

@@ -88,8 +88,8 @@ SCAN: Final = Rule(
     lambda explanation: first_waits(explanation, WaitsFor.SCAN),
     lambda explanation: because(
         explanation,
-        "has files that are not scanned for event times yet, and what is not scanned may be earlier: records are read "
-        "meanwhile, and windows come out once the files that were found at the start are scanned",
+        "has records that are not scanned for event times yet, and what is not scanned may be earlier: they are read "
+        "meanwhile, and windows come out once all that was found at the start is scanned",
     ),
 )
 
