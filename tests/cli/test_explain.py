@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,3 +145,19 @@ def test_a_name_in_a_checkpoint_neither_moves_the_cursor_nor_begins_a_line(
     assert printed.exit_code == 0, printed.output
     assert "\x1b" not in printed.stdout
     assert not [line for line in printed.stdout.splitlines() if line.startswith("ERROR")]
+
+
+def test_a_page_shows_names_without_characters_that_turn_or_move_text(query: Situation, tmp_path: Path) -> None:
+    for path in (query.folder / "checkpoint").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes().replace(b"carrier=HA", b"carrier=HA\\u001b[2J\\u202egpj.exe"))
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["report", str(query.folder / "checkpoint"), "--output", str(page)])
+    assert done.exit_code == 0, done.output
+    written = page.read_text()
+    data = json.loads(re.search(r'id="data">(.*?)</script>', written, re.DOTALL)[1])  # type: ignore[index]
+    shown = written + json.dumps(data, ensure_ascii=False)
+    assert r"carrier=HA\\x1b[2J\\u202egpj.exe" in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "\\u001b" not in shown

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from alignment.shown import shown
 from streaming_source.tools.auditing.report import split_table, summary
 from streaming_source.tools.auditing.result import Counts
 from streaming_source.tools.pages.html_page import page_of
@@ -36,13 +37,14 @@ def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
     watermark, are drawn. One of them can be picked. `fixes` are texts with the code that loses nothing.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
-    first, *others = map(escape, summary(found))
-    fixed = "".join(f"<pre>{escape(text)}</pre>" for text in fixes)
+    first, *others = map(_text, summary(found))
+    code = ("\n".join(map(_text, text.splitlines())) for text in fixes)
+    fixed = "".join(f"<pre>{text}</pre>" for text in code)
     head, *rows = split_table(found, _LISTED)
-    table = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    table = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = f"""<header><h1>{escape(title)}</h1>
-<p class="faint">{found.read:,} rows of {escape(found.query.checkpoint)}</p></header>
+    body = f"""<header><h1>{_text(title)}</h1>
+<p class="faint">{found.read:,} rows of {_text(found.query.checkpoint)}</p></header>
 <main><p class="why">{first}</p>
 <p>{"<br>".join(others)}</p>
 <div class="charts two">
@@ -55,7 +57,11 @@ def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
 <table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div>
 {"<h2>How to lose nothing</h2>" if fixed else ""}{fixed}</main>"""
     script = (files("streaming_source.tools.auditing") / "page" / "audit.js").read_text(encoding="utf-8")
-    return page_of(title, body, _drawn(found, name), [script])
+    return page_of(shown(title), body, _drawn(found, name), [script])
+
+
+def _text(text: str) -> str:
+    return escape(shown(text))
 
 
 def _figure(name: str, title: str, text: str, keys: str = "") -> str:
@@ -83,5 +89,5 @@ def _drawn(found: Counts, name: str) -> dict[str, Any]:
         "watermark": [us // 1000 if us else None for us in batches["late_watermark"].cast(pa.int64()).to_pylist()],
         "read": batches["read"].to_pylist(),
         "dropped": batches["dropped"].to_pylist(),
-        "splits": [{"id": split or ".", "latest": lines[split]} for split in chosen],
+        "splits": [{"id": shown(split or "."), "latest": lines[split]} for split in chosen],
     }

@@ -37,6 +37,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alignment.shown import shown
 from streaming_source.monitoring.explained import ExplainedQuery, ExplainedSource
 from streaming_source.monitoring.history import History
 
@@ -64,8 +65,8 @@ def page_data(history: History, explained: ExplainedQuery, title: str, as_of_us:
     latest, batches = history.latest, history.batches()
     as_of_us = time.time_ns() // 1000 if as_of_us is None else as_of_us
     note = "" if explained.sources else str(explained)
-    found: dict[str, Any] = {"title": title, "asOf": as_of_us // 1000, "note": note, "sources": []}
-    found["advice"] = [[one.option, one.text] for one in explained.advice]
+    found: dict[str, Any] = {"title": shown(title), "asOf": as_of_us // 1000, "note": note, "sources": []}
+    found["advice"] = [[one.option, shown(one.text)] for one in explained.advice]
     if latest is None:
         return found
     found["committed"] = latest.is_committed
@@ -108,18 +109,18 @@ def _source(
     drawn, cells = _splits(splits, numbers)
     state = largest(batches["state_rows"]) if has_state else []
     return {
-        "name": report.source,
-        "reads": report.explanation.reads,
-        "why": report.sentence,
+        "name": shown(report.source),
+        "reads": report.explanation.reads and shown(report.explanation.reads),
+        "why": shown(report.sentence),
         "cause": report.cause.value,
-        "advice": [[one.option, one.text] for one in explained.advice],
+        "advice": [[one.option, shown(one.text)] for one in explained.advice],
         "step": step,
         "batches": numbers.tolist(),
         "at": _nullable(_column(batches["planned_at"])[ends] // 1000),
         "ended": [cause == "ended" for cause in chosen["cause"].to_pylist()],
         "watermark": _milliseconds(chosen["watermark"]),
         "limit": _milliseconds(chosen["limit"]),
-        "held": [[ids[:_HELD], len(ids)] for ids in chosen["held_by"].to_pylist()],
+        "held": [[[*map(shown, ids[:_HELD])], len(ids)] for ids in chosen["held_by"].to_pylist()],
         "drift": _to_milliseconds(largest(sources["drift"])),
         "maxDrift": _milliseconds(chosen["max_drift"]),
         "behind": largest(sources["behind"]),
@@ -152,7 +153,7 @@ def _splits(table: pa.Table, numbers: _Ints) -> tuple[dict[str, Any], dict[str, 
     order = np.lexsort((np.array(ids, dtype=object).astype(str) if ids else np.zeros(0), watermark, rank))[:_SPLITS]
     rows = rows.take(pa.array(order))
     drawn = {
-        "id": [ids[i] for i in order],
+        "id": [shown(ids[i]) for i in order],
         "status": [kinds[i] if in_work[i] else _FINISHED for i in order],
         "watermark": _milliseconds(rows["watermark"]),
         **{name: rows[column].to_pylist() for name, column in _COUNTS.items()},

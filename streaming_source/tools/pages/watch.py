@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from alignment.shown import shown
 from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.explained import ExplainedQuery, explain_batches
 from streaming_source.monitoring.history import History
@@ -125,7 +126,7 @@ class CheckpointWatch:
         return f"Watermarks: {self._checkpoint}"
 
     def _note(self, text: str) -> Snapshot:
-        return self._made({**page_data(History(), ExplainedQuery(()), self._title), "note": text}, text)
+        return self._made({**page_data(History(), ExplainedQuery(()), self._title), "note": shown(text)}, shown(text))
 
     def _made(self, data: dict[str, Any], plain: str) -> Snapshot:
         self._count += 1
