@@ -89,16 +89,16 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
 
     def deserialize(self, version: int, data: bytes) -> T:
         kind = self._kind.__name__
-        if version > self._version:
+        if not isinstance(version, int) or version > self._version:
             raise OffsetError(
                 f"a {kind} was written with version {version}, this code reads up to {self._version}: it was written "
                 "by a newer one; upgrade"
             )
-        unknown = [old for old in range(version, self._version) if old not in self._upgrades]
-        if unknown:
+        unknown = next((old for old in range(version, self._version) if old not in self._upgrades), None)
+        if unknown is not None:
             raise OffsetError(
                 f"a {kind} was written with version {version}, and this code of version {self._version} has no upgrade "
-                f"from version {unknown[0]}; write one, or use a new checkpointLocation"
+                f"from version {unknown}; write one, or use a new checkpointLocation"
             )
         try:
             value = json.loads(data)
@@ -107,7 +107,7 @@ class JsonSerializer(SimpleVersionedSerializer[T]):
             if not value.keys() <= {*self._names}:
                 raise ValueError(f"unknown fields {sorted(value.keys() - {*self._names})}")
             return self._kind(**{name: _with_tuples(field) for name, field in value.items()})
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise OffsetError(f"damaged offset: {data!r} is no {kind}: {error!r}") from error
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,12 +16,13 @@ import pytest
 from alignment.exceptions import InvalidArgumentError
 from alignment.recording import Recorder
 from alignment.simulation import RecordedWorkload
+from streaming_source.api import JsonSerializer, RecordSplit
 from streaming_source.connectors import FileSource
 from streaming_source.connectors.files import JsonFormat
 from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
-from streaming_source.exceptions import CheckpointError, MalformedDataError, SourceError
+from streaming_source.exceptions import CheckpointError, MalformedDataError, OffsetError, SourceError
 from streaming_source.testing import SourceHarness
 from tests.outside.test_locations import AUDIT, ends_with_a_fix, sent
 from tests.project.test_import_rule import ROOT
@@ -174,3 +176,9 @@ def test_the_objects_of_an_array_are_lines_and_any_other_document_is_one() -> No
     }
     for text, lines in documents.items():
         assert _lines_of(bytearray(text.encode())).decode() == "".join(f"{line}\n" for line in lines), text
+
+
+@pytest.mark.parametrize("version", [-(2**63), "1", None, 2**63])
+def test_a_version_in_an_offset_that_none_has_written_is_refused_at_once(version: Any) -> None:
+    with pytest.raises(OffsetError, match=r"upgrade|has no upgrade"):
+        JsonSerializer(RecordSplit).deserialize(version, b"{}")
