@@ -20,7 +20,7 @@ from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
-from streaming_source.monitoring.micro_batch import MicroBatch
+from streaming_source.monitoring.micro_batch import MicroBatch, late_sources
 from streaming_source.monitoring.planner_note import PlannerNote, error_of_task, notes_of
 from streaming_source.monitoring.query_advice import (
     on_behind,
@@ -90,7 +90,7 @@ class ExplainedQuery:
     `batch` is the last micro-batch of the checkpoint, None for a running query. `age_us` is how long ago that was
     planned, or the query reported. `name` is the name of the query. `end` is what ended it; None if it runs, or if that
     is not known. `advice` is on the query as a whole. `notes` are those that its planners left on this machine, of a
-    checkpoint.
+    checkpoint. `late_of` has in words how far its sources of `late_records` are.
     """
 
     sources: tuple[ExplainedSource, ...]
@@ -100,6 +100,7 @@ class ExplainedQuery:
     end: QueryEnd | None = None
     advice: tuple[Advice, ...] = ()
     notes: tuple[PlannerNote, ...] = ()
+    late_of: tuple[str, ...] = ()
 
     def story(self, split_id: str) -> SplitStory:
         """Return what happened to a split, in order, with times, as far back as reports or the checkpoint reach.
@@ -132,21 +133,20 @@ class ExplainedQuery:
     def __str__(self) -> str:
         if not self.sources:
             nothing = "no source of this library has planned a micro-batch of this query"
-            if self.batch is not None and self.batch.late_of:
-                return "\n".join(self.batch.late_of)
-            if self.batch is not None:
+            if self.batch is not None and not self.late_of:
                 return (
                     "None of its sources is of this library: its watermark is the latest event time that these have "
                     "brought, less the delay of withWatermark."
                 )
             if self.end is None:
-                return f"Nothing is known yet: {nothing}."
+                return "\n".join(map(_wrapped, self.late_of)) or f"Nothing is known yet: {nothing}."
             why = "does not run any more" if self.end.error is None else f"has failed: {self.end.error.rstrip('.')}"
-            return shown(f"The query {why}; {nothing}.")
+            known = [_wrapped(f"The query {why}."), *map(_wrapped, self.late_of)]
+            return "\n".join(known) if self.late_of else shown(f"The query {why}; {nothing}.")
         lines = [shown(self.heading), *map(_advice_text, self.advice)]
         for source in self.sources:
             lines += [shown(f"{source.report.called}:"), str(source)] if self.sources[1:] else [str(source)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(_wrapped, self.late_of)])
 
     @property
     def heading(self) -> str:
@@ -214,7 +214,8 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     )
     silent = on_silent_source(history[-1]) if history and state.end is None else None
     advice = tuple(filter(None, (second, silent)))
-    return ExplainedQuery(_explained(history), None, now_us - at_us, state.name, state.end, advice)
+    late_of = () if not query.recentProgress else late_sources(query.recentProgress[-1])
+    return ExplainedQuery(_explained(history), None, now_us - at_us, state.name, state.end, advice, late_of=late_of)
 
 
 def _before(history: Sequence[_Reports], state: QueryState) -> list[_Reports]:
@@ -272,7 +273,7 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
         return ExplainedQuery(())
     last = batches[-1]
     if last.late_of and not any(last.sources):
-        return ExplainedQuery((), last)
+        return ExplainedQuery((), last, late_of=last.late_of)
     now_us = _clock_us() if now_us is None else now_us
     notes = _last_notes(last)
     runs, end = any(note.runs for note in notes), end_by_notes(notes)
@@ -327,7 +328,8 @@ def _of_batches(
     second = next((on_behind(last.watermark_us, before.announced) for before in batches[-2:-1]), None)
     largest = on_largest_watermark(last.policy, last.announced)
     advice = tuple(filter(None, (second, largest, on_silent_source(now[-1]))))
-    return ExplainedQuery(explained, last, now_us - last.planned_at_us, advice=advice, notes=tuple(notes))
+    age_us = now_us - last.planned_at_us
+    return ExplainedQuery(explained, last, age_us, advice=advice, notes=tuple(notes), late_of=last.late_of)
 
 
 def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch | None:

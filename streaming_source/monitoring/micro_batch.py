@@ -137,6 +137,12 @@ def _announced(offset: Any) -> int | None:
     return offset.get("watermark") if sets_watermark(offset) else None
 
 
+def late_sources(progress: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what each source of late records has read, in words, by the progress of a query."""
+    offsets = (parsed(source.get("endOffset")) for source in progress["sources"])
+    return tuple(filter(None, map(_late_of, offsets)))
+
+
 def _late_of(offset: Any) -> str | None:
     """Return what a source of late records has read, in words; None of another source."""
     if not isinstance(offset, Mapping) or not {"query", "batch", "log", "n", "routed"} <= offset.keys():

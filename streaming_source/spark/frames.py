@@ -355,7 +355,8 @@ def late_records(df: DataFrame, checkpoint: str, *, from_batch: int | None = Non
     checkpoint
         The `checkpointLocation` of the query: a local path, or a URI that pyarrow opens.
     from_batch
-        Number of the first micro-batch whose late records are read; by default those of all are.
+        Number of the first micro-batch whose late records are read; by default those of all are. Given, it takes them
+        over from another query that has read some, which is refused from then on.
 
     Returns
     -------

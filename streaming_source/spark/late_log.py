@@ -23,13 +23,15 @@ from uuid import uuid4
 from alignment.shown import log_of
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.journal import Journal, from_json, to_json
-from streaming_source.exceptions import DataLossError
+from streaming_source.exceptions import DataLossError, OffsetError
 from streaming_source.from_data import as_id
 from streaming_source.spark.offsets import OffsetCodec
 
 _log = log_of(__name__)
 
 _VERSION: Final = 1
+_READER: Final = "reader"
+"""File beside the entries: who reads them."""
 _MANY: Final = 1_000
 """Number of unread entries that raises a warning, which is repeated after as many more."""
 
@@ -127,6 +129,18 @@ class LateLog:
                 f"{self}/{gone[0]} was removed while it was read: let one query alone read the late records of a query"
             )
         return [*found.values()]
+
+    def give_to(self, reader: str, *, takes_it: bool = False) -> None:
+        """Let one reader alone have the entries: the first that asks, or one that takes them from another."""
+        found = {} if takes_it else self._journal.read([_READER], lambda content: as_id(from_json(1, content)["reader"]))
+        if (owner := found.get(_READER, reader)) != reader:
+            raise OffsetError(
+                f"{self} is read by another query, {owner}, which has had some of these late records: one query alone "
+                "reads those of a query. Let that one go on; or stop it, and give this one a new checkpointLocation and "
+                "from_batch=0, which takes over what is not read yet"
+            )
+        if not found:
+            self._journal.write(_READER, to_json(1, {"reader": reader}))
 
     def remove_to(self, sequence: int) -> None:
         """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""

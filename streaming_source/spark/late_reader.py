@@ -93,7 +93,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a query that has `late=route`, from its micro-batch `first` on, over its own source.
 
     An offset has the query, a micro-batch of it that was committed, the id of the late log, the state `n` of the source
-    up to which it was read, and how many records were routed up to that state. `more` means that entries were left.
+    up to which it was read, how many records were routed up to that state, and the id of this `reader`, which alone has
+    the entries. `more` means that entries were left.
 
     With a `repair_delay_us` late records wait until the query has emitted all windows in which they can be: those that
     end up to so long after the watermark at which they were late. The offset then has the note of `NOTE_COLUMN`.
@@ -110,6 +111,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     _target: _Committed | None = field(default=None, init=False)
     _looks_at: float = field(default=0.0, init=False)
     _warned: bool = field(default=False, init=False)
+    _id: str = field(default_factory=lambda: uuid4().hex[:12], init=False)
     # Created on first use in each process: Spark pickles the reader between processes.
     _coordinator: SourceCoordinator[Any, Any] | None = field(default=None, init=False)
 
@@ -119,9 +121,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- in the planner ------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        first = self.first or 0
-        begin = {"n": None, "routed": None} if first else {"n": 0, "routed": 0}
-        return {"v": _VERSION, "query": None, "batch": first - 1, "log": None, **begin}
+        begin = {"n": 0, "routed": 0} if self.first is None else {"n": None, "routed": None}
+        return {"v": _VERSION, "query": None, "batch": (self.first or 0) - 1, "log": None, **begin}
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
@@ -148,6 +149,9 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_query(log, end)
         (begin, routed), (stop, routed_in_all) = self._routed_at(log, start), self._routed_at(log, end)
         late_log = self._late_log(end)
+        if late_log is not None and "reader" in end:
+            # An offset that goes on without a reader is one of `from_batch`, or of an earlier version.
+            late_log.give_to(end["reader"], takes_it=start["query"] is not None and "reader" not in start)
         entries = [] if late_log is None else late_log.read(late_log.names(begin, stop))
         if (found := sum(entry.rows for entry in entries)) != routed_in_all - routed:
             raise self._lost(log, start, late_log, routed_in_all - routed, found)
@@ -193,7 +197,8 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if state.routed == routed:
             return start
-        end = {"v": _VERSION, "query": query, "batch": last, "log": offset.get(LATE_LOG)}
+        reader = start.get("reader") or start.get("note", {}).get("id") or self._id
+        end = {"v": _VERSION, "query": query, "batch": last, "log": offset.get(LATE_LOG), "reader": reader}
         late_log = self._late_log(end)
         names = [] if late_log is None else late_log.names(begin, state.sequence)
         count = min(len(names), _MOST)
@@ -203,7 +208,7 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             count = min(count, self._closed(late_log, names, closed_us))
             if not count:
                 return start
-            note = {"id": start.get("note", {}).get("id") or uuid4().hex[:12], "query": query, "batch": last}
+            note = {"id": reader, "query": query, "batch": last}
             read_to = [{name: value for name, value in one.items() if name != WHY} for one in offsets]
             end["note"] = {**note, "closed_us": closed_us, "offsets": read_to}
         if len(names) > count:

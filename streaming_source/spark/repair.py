@@ -117,7 +117,8 @@ def repair(
         Late records further than this behind the watermark repair nothing. They are counted in the log. Give less than
         the source keeps its records.
     from_batch
-        Number of the first micro-batch whose late records are read; by default those of all are.
+        Number of the first micro-batch whose late records are read; by default those of all are. Given, it takes them
+        over from another query that has read some, which is refused from then on.
 
     Returns
     -------

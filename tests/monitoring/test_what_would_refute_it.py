@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from streaming_source.monitoring.explained import explain_checkpoint
+from streaming_source.cli.main import app
+from streaming_source.monitoring.explained import explain, explain_checkpoint
+from streaming_source.monitoring.watch import CheckpointWatch
 from tests.monitoring.situations import SECOND, Situation, _Wrapped, at, records
 
 
@@ -32,6 +35,20 @@ def test_a_query_over_late_records_is_explained_as_one(tmp_path: Path, offset: d
     assert said.startswith("It reads the late records of")
     assert says in said
     assert "None of its sources" not in said
+
+    class Running:
+        name, isActive, status = None, True, {"message": "Waiting for data to arrive"}  # noqa: RUF012
+        recentProgress = [{"sources": [{"latestOffset": None, "endOffset": json.dumps({"v": 2, **offset})}]}]  # noqa: RUF012
+
+        def exception(self) -> None:
+            return None
+
+    assert text(explain(Running(), 0)) == said
+    drawn = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "report.html")])
+    assert drawn.exit_code == 2
+    assert "It reads the late records of" in drawn.output
+    assert "audit" not in drawn.output
+    assert "It reads the late records of" in CheckpointWatch(str(tmp_path)).latest.data["note"]
 
 
 def test_the_query_knows_what_its_checkpoint_has_of_the_time_before_its_first_progress(tmp_path: Path) -> None:

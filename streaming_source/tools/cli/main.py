@@ -216,10 +216,9 @@ def report_on_query(
         history.add(batch)
     explained = explain_batches(batches)
     if not explained.sources:
-        raise CheckpointError(
-            f"{checkpoint}: there is nothing to draw, no source of this library has planned a micro-batch; if the "
-            "query reads Spark's own sources, run streaming-source audit"
-        )
+        instead = f"run streaming-source {'explain, or report on that one' if explained.late_of else 'audit'}"
+        known = " ".join(str(explained).split()).removesuffix(".")
+        raise CheckpointError(f"{checkpoint}: there is nothing to draw: {known}; {instead}")
     page = html_report(history, explained, f"Watermarks: {checkpoint}")
     output.write_text(page, encoding="utf-8")
     typer.echo(f"{output} is written: open it in a browser")
