@@ -132,15 +132,17 @@ class LateLog:
 
     def give_to(self, reader: str, *, takes_it: bool = False) -> None:
         """Let one reader alone have the entries: the first that asks, or one that takes them from another."""
-        found = {} if takes_it else self._journal.read([_READER], lambda content: as_id(from_json(1, content)["reader"]))
+        found = (
+            {} if takes_it else self._journal.read([_READER], lambda text: as_id(from_json(_VERSION, text)["reader"]))
+        )
         if (owner := found.get(_READER, reader)) != reader:
             raise OffsetError(
                 f"{self} is read by another query, {owner}, which has had some of these late records: one query alone "
-                "reads those of a query. Let that one go on; or stop it, and give this one a new checkpointLocation and "
-                "from_batch=0, which takes over what is not read yet"
+                "reads those of a query. Let that one go on; or stop it, and give this one a new checkpointLocation "
+                "and from_batch=0, which takes over what is not read yet"
             )
         if not found:
-            self._journal.write(_READER, to_json(1, {"reader": reader}))
+            self._journal.write(_READER, to_json(_VERSION, {"reader": reader}))
 
     def remove_to(self, sequence: int) -> None:
         """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""

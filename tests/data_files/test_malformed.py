@@ -109,6 +109,21 @@ malformed_records = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_what_cannot_be_read_is_null_and_the_first_record_of_each_file_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    record = {"csv": b"2024-01-01,one,a", "json": b'{"t": "2024-01-01", "n": "one", "s": "a"}'}[name]
+    (tmp_path / "f").write_bytes(b"\n".join([GOOD[name], record, record]))
+    rows = rows_read(format_named(name), tmp_path / "f", 0, 3, SCHEMA)
+    assert [row for _, row in rows] == [GOOD_ROW, (DAY, None, "a"), (DAY, None, "a")]
+    (line,) = [record.message for record in caplog.records]
+    assert "f: record 1 is malformed: n = 'one' is no bigint. It is kept, null where it cannot be read" in line
+    caplog.clear()
+    rows_read(format_named(name), tmp_path / "f", 0, 3, WITH_CORRUPT)
+    assert not caplog.records
+
+
 def format_named(name: str, **attributes: Any) -> FileFormat:
     return CsvFormat(**attributes) if name == "csv" else JsonFormat(**attributes)
 

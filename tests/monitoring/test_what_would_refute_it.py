@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -36,14 +37,10 @@ def test_a_query_over_late_records_is_explained_as_one(tmp_path: Path, offset: d
     assert says in said
     assert "None of its sources" not in said
 
-    class Running:
-        name, isActive, status = None, True, {"message": "Waiting for data to arrive"}  # noqa: RUF012
-        recentProgress = [{"sources": [{"latestOffset": None, "endOffset": json.dumps({"v": 2, **offset})}]}]  # noqa: RUF012
-
-        def exception(self) -> None:
-            return None
-
-    assert text(explain(Running(), 0)) == said
+    progress = [{"sources": [{"latestOffset": None, "endOffset": json.dumps({"v": 2, **offset})}]}]
+    status = {"message": "Waiting for data to arrive"}
+    query = SimpleNamespace(name=None, isActive=True, status=status, recentProgress=progress, exception=lambda: None)
+    assert text(explain(query, 0)) == said
     drawn = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "report.html")])
     assert drawn.exit_code == 2
     assert "It reads the late records of" in drawn.output

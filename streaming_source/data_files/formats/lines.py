@@ -62,6 +62,7 @@ class LineFile(OpenFile):
         self.seeks = seeks
         self.names: tuple[str, ...] = ()
         self.case_sensitive = False
+        self.has_told = False
         self._format = file_format
         self._stream = stream
         self._again = again

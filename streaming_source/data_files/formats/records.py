@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.shown import log_of
 from alignment.time_texts import UTC
 from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, choice, option_field, text
@@ -28,6 +29,8 @@ from streaming_source.data_files.formats.text_times import (
     time_pattern,
 )
 from streaming_source.exceptions import MalformedDataError, NoDataError, NoSchemaError, OptionError, SchemaError
+
+_log = log_of(__name__)
 
 _MODES: Final = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 _SHOWN: Final = 200
@@ -154,6 +157,8 @@ class RecordFormat(LineFormat):
         batch, malformed = self._read(file, run, schema)
         if malformed is not None and self._refuses(run, malformed, file.names):
             raise self._failure(file, run, malformed, schema)
+        if malformed is not None and self.mode == "PERMISSIVE" and self.corrupt_column not in schema.names:
+            self._tell(file, run, malformed, schema)
         return batch, malformed if self.mode == "DROPMALFORMED" else None
 
     def unread(self, row: FileRows, types: Mapping[str, pa.DataType]) -> tuple[str, str]:
@@ -328,12 +333,26 @@ class RecordFormat(LineFormat):
             return self._is_of_names(_text(self._split(run.content)[0]), names)
         return self.mode == "FAILFAST"
 
-    def _failure(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> MalformedDataError:
+    def _first(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> tuple[int, str, str]:
+        """Return the number of the first malformed record, why it is, and its text."""
         number = int(np.argmax(malformed))
         record = self._split(run.content)[number]
         _, reasons = self._exact([record], file.names, self._in_files(schema))
-        reason = reasons[0] or "it is none of this format"
-        text = _text(record)
+        return number, reasons[0] or "it is none of this format", _text(record)
+
+    def _tell(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> None:
+        """Log the first malformed record of an open file that is kept, null where it cannot be read."""
+        if not file.has_told:
+            file.has_told = True
+            number, reason, _ = self._first(file, run, malformed, schema)
+            _log.warning(
+                "%s: record %d is malformed: %s. It is kept, null where it cannot be read, and so are others; a column "
+                "%s takes their texts (mode = PERMISSIVE)",
+                *(file.path, run.first + number, reason, self.corrupt_column),
+            )
+
+    def _failure(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> MalformedDataError:
+        number, reason, text = self._first(file, run, malformed, schema)
         is_of_names = run.first + number == 0 and self._is_of_names(text, file.names)
         fix = "It is a line of names; set option header = true" if is_of_names else _KEEP_OR_LEAVE_OUT
         return MalformedDataError(
