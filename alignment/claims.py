@@ -31,7 +31,7 @@ from typing import Final, NamedTuple, Protocol
 
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add
 
-_VOUCH: Final = "if rows come behind the watermark by a time that you know, name the column and that time (claimDelay)"
+_VOUCH: Final = "if you know by how much rows can be behind the watermark, give that column and claimDelay"
 
 
 class OperatorKind(StrEnum):

@@ -115,7 +115,7 @@ class SplitDisorder:
 
 
 def paces_of(splits: Mapping[str, SplitDisorder]) -> tuple[Int64Array, int]:
-    """Return what reading all of these at one pace comes to.
+    """Return the result of reading all splits at one pace.
 
     That is `int64[PACES]`, the latest event time of all splits that was read before the one before each micro-batch;
     and how far the latest event times of two splits are apart, at most, in microseconds.

@@ -37,7 +37,7 @@ class ExactTimes:
     PORTION_TIMES: ClassVar[int] = 4 * 1024 * 1024
     """Exact event times that are copied at once."""
     LAST_TURN: ClassVar[int] = int(np.iinfo(np.int32).max)
-    """After so many questions they are counted anew."""
+    """Recount after this many queries."""
 
     def __init__(self, table: BlockTable, load: EventTimeLoader, cached_times: int) -> None:
         self._table, self._load = table, load

@@ -136,7 +136,7 @@ class ObservedSplits:
         return [split_id for split_id, slot in self._slots.items() if not self.is_reported[slot]]
 
     def records_in(self, slots: Slots, positions: Int64Array) -> Int64Array:
-        """Return how many records so many positions of each split have, as predicted, `int64[n]`; some if any. O(n)."""
+        """Return the predicted number of records in these positions of each split, at least 1: `int64[n]`. O(n)."""
         spacing = self.spacing[slots]
         # Exact where there are no gaps: a float does not tell large numbers apart.
         return np.where(spacing == 1, positions, np.ceil(positions / spacing).astype(np.int64))

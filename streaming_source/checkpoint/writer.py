@@ -269,12 +269,12 @@ class TableWriters:
         if len(left) > sum(len(side) - len(one) for side, one in zip(sides, ids, strict=True)):
             now = " and ".join(str(writer) for side in sides for writer in side)
             raise ClaimError(
-                f"claims are known of {' and '.join(left)}, and watermarkFrom names {now}. A query that began anew, as "
-                "after a full refresh, is another writer, and writes all rows once more: if one of these has replaced "
-                "the old one, name both in order, watermarkFrom = 'old -> new', with the same path twice where it is "
-                "the same. A writer that has ended beside others holds the watermark while it is named by itself: name "
-                f"it before one that goes on, watermarkFrom = 'ended -> {sides[0][-1].checkpoint}', whether or not its "
-                "checkpoint is still there. One that goes on must be named as before"
+                f"the offset has claims of writer {' and '.join(left)}, which watermarkFrom, {now}, no longer names. A "
+                "query that was started with a new checkpoint is another writer, and writes all rows once more: if it "
+                "has replaced the old one, name both in order, watermarkFrom = 'old -> new', with the same path twice "
+                "where it is the same. Of a writer that has ended beside others, name it before one that goes on, "
+                f"watermarkFrom = 'ended -> {sides[0][-1].checkpoint}', whether or not its checkpoint is still there. "
+                "One that goes on must be named as before"
             )
         self.claims = Claims.of(ids, known)
 

@@ -204,9 +204,11 @@ class DataFileEnumerator(
         new = ", ".join(name for name in added if not any(name.startswith(f"{other}.") for other in added))
         if new and self._config.schema_evolution == "fail":
             raise SchemaError(
-                f"{path} has columns that the query has not: {new}. Set schemaEvolution = ignore to go on without "
-                "them, or addAtRestart to have them from the next start on"
+                f"{path} has new columns that the query does not read: {new}. Set schemaEvolution = ignore to go on "
+                "without them, or addAtRestart to have them from the next start on"
             )
         if new and new not in self._logged_columns:
             self._logged_columns.add(new)
-            _log.warning("%s has columns that the query has not: %s. They are ignored (schemaEvolution)", path, new)
+            _log.warning(
+                "%s has new columns that the query does not read: %s. They are ignored (schemaEvolution)", path, new
+            )

@@ -241,7 +241,7 @@ class ReaderBefore42(DataSourceStreamReader):
         if self._is_drained and self.checkpoint is not None:
             raise OptionError(
                 f"option availableNowCheckpoint = {self.checkpoint!r} is for trigger(availableNow=True), and this "
-                "query goes on after what was there when it started; leave it out, or start it with that trigger"
+                "query continues after the data that existed at its start; leave it out, or start it with that trigger"
             )
         return self._plan(self._end)
 
@@ -255,7 +255,7 @@ class ReaderBefore42(DataSourceStreamReader):
             return self._parts
         if end == self._end:
             return self.reader.partitions(start, end)
-        # What was planned after it writes its late log again when it is read.
+        # What was planned behind it writes its late log again when it is read.
         self._parts = None
         return _by_another(self.reader, start, end)
 

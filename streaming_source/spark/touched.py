@@ -98,7 +98,7 @@ class Windows:
     def _others(self) -> str:
         given = {"window": self.window, "slide": self.slide, "start": self.start}
         named = ", ".join(f"{name} = {value!r}" for name, value in given.items() if value is not None)
-        return f"repair: {named}: the windows of the function are others; give the arguments of its F.window"
+        return f"repair: {named}: the function's windows differ; give repair the arguments of its F.window"
 
     def ranges(self, touched: DataFrame, repaired: Callable[[Ranges], DataFrame], closed_us: int) -> Ranges:
         return covering(*_spans(touched, SPAN))

@@ -341,7 +341,7 @@ def _lines(advice: Advice) -> Iterator[str]:
         yield from _arrival_lines(advice.arrival)
     yield ""
     if advice.arrival is None:
-        yield "Records that are not there yet may be maxOutOfOrderness behind the latest one. By positions:"
+        yield "A record that arrives later may be maxOutOfOrderness behind the latest one of its split. By positions:"
     else:
         yield "As records stand in their splits, whenever they came:"
     table = [("covers", "maxOutOfOrderness", "further behind", "below Spark's own watermark", "Spark would need")]
@@ -394,8 +394,8 @@ def _arrival_lines(arrival: ArrivalAdvice) -> Iterator[str]:
     """Yield what a bound is for: how far what comes later is behind what was there."""
     if not arrival.times:
         yield (
-            "Of what comes later nothing is known: all records came at once. Records that are not there yet may be "
-            "maxOutOfOrderness behind the latest one: choose it by how late they are written."
+            "All records came at once, so nothing is known of those that arrive later: choose maxOutOfOrderness by "
+            "how late they are written."
         )
         return
     most = ", ".join(
@@ -403,8 +403,8 @@ def _arrival_lines(arrival: ArrivalAdvice) -> Iterator[str]:
         for us, share in zip(arrival.disorder_us, map(float, _SHARES), strict=True)
     )
     yield (
-        f"Of what came later, by {arrival.by}: records that are not there yet may be maxOutOfOrderness behind the "
-        f"latest one, and these were so far behind: {most}."
+        f"How far a record that arrived later was behind the latest one of its split, by {arrival.by}: {most}. "
+        "maxOutOfOrderness must cover that."
     )
 
 

@@ -186,7 +186,7 @@ def test_a_source_that_has_ended_says_so(has_splits: bool) -> None:
         source.add("a", 10)
         source.engine.apply(SplitCompleted("a"))
     ended = sentence(source.explain(NoMoreSplits()))
-    assert ended == "The source has ended: it lets every window close."
+    assert ended == "The source has ended; all windows are closed."
 
 
 def test_a_split_that_joins_behind_a_plan_that_made_no_micro_batch_is_explained_as_well() -> None:

@@ -77,7 +77,7 @@ def test_a_query_that_began_anew_under_the_same_path_must_be_named(tmp_path: Pat
     shutil.rmtree(a.path)
     refreshed = WrittenCheckpoint(tmp_path / "a", id="id-refreshed", window_s=60)
     refreshed.plan(0, 30 * SECOND)
-    with pytest.raises(ClaimError, match="began anew, as after a full refresh"):
+    with pytest.raises(ClaimError, match="started with a new checkpoint is another writer"):
         TableWriters(declared_writers(str(a)), before.claims.known)
     writers = TableWriters(declared_writers(f"{a} -> {a}"), before.claims.known)
     writers.take(commits(("id-refreshed", 0, 2)))
@@ -90,7 +90,7 @@ def test_one_of_two_that_began_anew_must_be_named_though_the_other_has_replaced_
     before.take(commits(("id-old", 1, 1), ("id-c", 1, 2), ("id-new", 1, 3)))
     shutil.rmtree(c.path)
     WrittenCheckpoint(c.path, id="id-refreshed", window_s=60).plan(0, 30 * SECOND)
-    with pytest.raises(ClaimError, match=r"claims are known of id-c, .* began anew"):
+    with pytest.raises(ClaimError, match=r"claims of writer id-c, .* started with a new checkpoint"):
         TableWriters(declared_writers(f"{old} -> {new}, {c}"), before.claims.known)
     assert (
         TableWriters(declared_writers(f"{old} -> {new}, {c} -> {c}"), before.claims.known).claims.until_us
@@ -133,9 +133,9 @@ def test_a_writer_that_has_ended_is_named_before_one_that_goes_on(tmp_path: Path
     before = TableWriters(declared_writers(f"{a}, {ended}"))
     before.take(commits(("id-a", 1, 1), ("id-ended", 1, 2)))
     assert before.claims.until_us == 40 * SECOND
-    with pytest.raises(ClaimError, match=r"claims are known of id-ended, .*'ended -> /.*/a', whether or not") as error:
+    with pytest.raises(ClaimError, match=r"claims of writer id-ended, .*'ended -> /.*/a', whether or not") as error:
         TableWriters(declared_writers(str(a)), before.claims.known)
-    assert "claims are known of id-ended, and watermarkFrom names the writer id-a" in " ".join(str(error.value).split())
+    assert "claims of writer id-ended, which watermarkFrom, the writer id-a" in " ".join(str(error.value).split())
     if is_gone:
         shutil.rmtree(ended.path)
     for named in (f"{ended} -> {a}", f"{ended} -> {a}, {a}"):

@@ -134,10 +134,10 @@ def test_columns_are_new_that_the_first_file_lacks_and_not_those_that_advise_doe
     for split in ("a", "b"):
         put(tmp_path / split / "1.parquet", {"t": times, "id": [1, 2], "n": [3, 4]})
     advised(tmp_path, "-o", "schemaEvolution=fail")
-    assert "has columns that the query has not" not in caplog.text
+    assert "has new columns that the query does not read" not in caplog.text
     put(tmp_path / "b" / "2.parquet", {"t": times, "id": [1, 2], "more": [3, 4]})
     advised(tmp_path)
-    assert "b/2.parquet has columns that the query has not: more. They are ignored" in caplog.text
+    assert "b/2.parquet has new columns that the query does not read: more. They are ignored" in caplog.text
 
 
 def test_a_bound_for_files_is_advised_by_when_they_came_and_their_inner_order_by_what_it_costs(tmp_path: Path) -> None:
@@ -147,7 +147,10 @@ def test_a_bound_for_files_is_advised_by_when_they_came_and_their_inner_order_by
     text, numbers = advised(tmp_path)
     disorder_us = [18_100_000, 19 * SECOND, 19 * SECOND]
     assert numbers["arrival"] == {"by": "names in each directory", "times": 1, "disorder_us": disorder_us}
-    assert "Of what came later, by names in each directory: records that are not there yet may be" in text
+    assert (
+        "How far a record that arrived later was behind the latest one of its split, by names in each directory:"
+        in text
+    )
     assert "19 seconds (100%)" in text
     assert numbers["delays"][-1]["delay_us"] == 119 * SECOND
     state = numbers["state"]
@@ -166,4 +169,4 @@ def test_a_bound_for_a_table_is_advised_by_its_commits_as_long_as_it_knows_them(
     deltalake.DeltaTable(str(tmp_path)).optimize.compact()
     text, numbers = advised(tmp_path)
     assert numbers["arrival"]["times"] == 0
-    assert "Of what comes later nothing is known: all records came at once." in text
+    assert "All records came at once, so nothing is known of those that arrive later" in text

@@ -54,7 +54,7 @@ def test_the_last_two_offsets_become_ours_and_all_else_is_copied(tmp_path: Path)
         ),
         (['{"a":{"0":3}}'], ["--assign", '{"a":[1]}'], "assign does not choose partition a-0"),
         (['{"a":{"0":3}}'], [], "no topics are given: give exactly one of subscribe"),
-        (['{"a":{"0":3}}'], ["--subscribe", "a", "--source", "1"], "has no sources/1/0: no source of that number"),
+        (['{"a":{"0":3}}'], ["--subscribe", "a", "--source", "1"], "has no sources/1/0: this source is not one of"),
         (
             ['{"logOffset":3}'],
             ["--subscribe", "a"],

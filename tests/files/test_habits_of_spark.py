@@ -116,10 +116,12 @@ def test_a_column_that_a_later_file_lacks_is_null_and_one_that_it_adds_is_named_
     put(tmp_path / "3.parquet", {"t": stamps(4, 5), "v": [2, 3]})
     read = read_all(tmp_path, **options(splitBy=split_by))
     assert read.sort_by("t").to_pydict()["k"] == ["a", "b", "c", None, None]
-    named = [record.message for record in caplog.records if "columns that the query has not" in record.message]
+    named = [record.message for record in caplog.records if "columns that the query does not read" in record.message]
     assert len(named) == 1
-    assert ".parquet has columns that the query has not: v. They are ignored" in named[0]
-    with pytest.raises(SchemaError, match=r"\d.parquet has columns that the query has not: v. Set schemaEvol"):
+    assert ".parquet has new columns that the query does not read: v. They are ignored" in named[0]
+    with pytest.raises(
+        SchemaError, match=r"\d.parquet has new columns that the query does not read: v. Set schemaEvol"
+    ):
         read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="fail"))
     merged = read_all(tmp_path, **options(splitBy=split_by, schemaEvolution="addAtRestart")).sort_by("t")
     assert merged.column_names == ["t", "k", "v"]
@@ -145,8 +147,8 @@ def test_fields_in_structs_are_ignored_or_added_or_fail_the_query_as_columns_do(
     new = "s.c" if order > 0 else "s.b"
     first = read_all(tmp_path, **options())["s"].type
     assert first == column(files[0]).type
-    assert f"1.parquet has columns that the query has not: {new}. They are ignored" in caplog.text
-    with pytest.raises(SchemaError, match=f"has columns that the query has not: {new}. Set schemaEvol"):
+    assert f"1.parquet has new columns that the query does not read: {new}. They are ignored" in caplog.text
+    with pytest.raises(SchemaError, match=f"has new columns that the query does not read: {new}. Set schemaEvol"):
         read_all(tmp_path, **options(schemaEvolution="fail"))
     every = {**files[0], **files[1]}
     merged = read_all(tmp_path, **options(schemaEvolution="addAtRestart"))["s"]

@@ -490,12 +490,12 @@ def test_files_that_lag_by_directory_are_named_with_the_fix(tmp_path: Path, capl
                 reading.clock.advance("1 minute")
                 announced = reading.watermark
                 late += sum(r.time_us <= announced for batch in reading.run() for r in batch.all_records)
-        messages = [record.getMessage() for record in caplog.records if "lag by directory" in record.getMessage()]
+        messages = [record.getMessage() for record in caplog.records if "is repeatedly up to" in record.getMessage()]
         if split_by == "file":
             (message,) = messages
             # Of all rounds those in the second half of a listing, and those of the first that are behind them.
             assert late > 120
-            assert "those of 'd5' come up to 25 minutes 30 seconds behind those of 'd0'" in message
+            assert "directory 'd5' is repeatedly up to 25 minutes 30 seconds behind 'd0'" in message
             assert "Set splitBy = directory" in message
         else:
             assert messages == []

@@ -115,8 +115,10 @@ def test_columns_that_a_query_has_not_are_named_or_end_it(tmp_path: Path, caplog
 
     with caplog.at_level(logging.WARNING):
         assert times(later(goes_on)) == [1 * SECOND, 2 * SECOND]
-    assert "has columns that the query has not: n." in caplog.text
-    with pytest.raises(SchemaError, match=r"has columns that the query has not: n. schemaEvolution = ignore goes on"):
+    assert "has new columns that the query does not read: n." in caplog.text
+    with pytest.raises(
+        SchemaError, match=r"has new columns that the query does not read: n. schemaEvolution = ignore goes on"
+    ):
         later(ends)
 
 

@@ -290,7 +290,7 @@ def test_of_a_query_that_has_ended_nothing_is_none(open_page: Open, tmp_path: Pa
     page = write_page(query)
     query.close()
     tab = open_page(page.as_uri(), offline=True)
-    assert tab.inner_text("section .why") == "The source has ended: it lets every window close."
+    assert tab.inner_text("section .why") == "The source has ended; all windows are closed."
     assert [text.strip() for text in tab.locator("td.status").all_inner_texts()] == ["finished"] * 18
     assert "none" not in tab.inner_text("table.lanes")
     assert tab.inner_text("[data-part=times] .value") == "at the end"

@@ -116,7 +116,7 @@ def test_of_a_query_that_has_ended_the_splits_are_finished_and_none_is_none(tmp_
         query.close()
     (source,) = data_of(page)["sources"]
     assert source["ended"][-1]
-    assert source["why"] == "The source has ended: it lets every window close."
+    assert source["why"] == "The source has ended; all windows are closed."
     assert set(source["splits"]["status"]) <= {"finished"}
     assert None not in source["splits"]["watermark"]
 

@@ -154,7 +154,7 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
     ended, live = explained
     heading, sentence, *_ = ended.splitlines()
     assert re.fullmatch(rf"Query 'windows', aligned_files {tmp_path}/in, as of .* UTC \(.* ago\):", heading)
-    assert sentence == "The source has ended: it lets every window close."
+    assert sentence == "The source has ended; all windows are closed."
     (source,) = live["sources"]
     assert (source["heldBy"], source["splits"]["b"]["waitsFor"]) == (["a"], "drift")
     # Split `b` ends far ahead: its rows are beyond the limit, and it waits for `a`.

@@ -459,7 +459,7 @@ def test_a_writer_that_has_ended_is_taken_out(tmp_path: Path) -> None:
         changed.state = done.state
         changed.restart()
         if named is a.checkpoint:
-            with pytest.raises(ClaimError, match="claims are known of id-ended"):
+            with pytest.raises(ClaimError, match="claims of writer id-ended"):
                 look(changed)
         else:
             assert look(changed) == 50 * S

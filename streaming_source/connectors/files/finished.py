@@ -67,7 +67,7 @@ class FinishedFiles(ABC):
         Raises
         ------
         MalformedDataError
-            If there are new ones that cannot be distinguished, as too many came or went.
+            If more files are new or removed than can be told apart.
         """
         if self._sketch is None:
             _log.info("%d files are as old as forgotten ones and count as read", there.size)
@@ -79,9 +79,10 @@ class FinishedFiles(ABC):
             if self._order == "name":
                 what = fix = "names"
             raise MalformedDataError(
-                f"{there.size} files have {what} up to {self._shown}, where {len(self._sketch)} were read: others came "
-                "while the query did not run, and so many came or went that they cannot be distinguished. Give the "
-                f"others later {fix}, or use a new checkpointLocation (with stateLocation any number may come and go)"
+                f"{there.size} files have {what} up to {self._shown}, where {len(self._sketch)} were read: new files "
+                "came while the query did not run, and more than about 130 files are new or removed: they cannot be "
+                f"told apart. Give the new files later {fix}, or use a new checkpointLocation (with stateLocation any "
+                "number may come and go)"
             )
         if there.size:
             _log.warning(

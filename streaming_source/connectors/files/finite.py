@@ -160,10 +160,10 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
     def _on_found(self, found: FoundFiles) -> None:
         if (lag := self._lagging.look(found.spans)) is not None:
             _log.warning(
-                "these files lag by directory, again and again: those of %r come up to %s behind those of %r, and "
-                "splitBy is file, so that a file that comes later holds nothing: its records are late where that is "
-                "more than maxOutOfOrderness, %s. Set splitBy = directory, with a new checkpointLocation: then each "
-                "directory holds the watermark until its next file is there",
+                "directory %r is repeatedly up to %s behind %r. With splitBy = file a later file does not hold the "
+                "watermark: its records are late where it is behind by more than maxOutOfOrderness, %s. Set splitBy "
+                "= directory, with a new checkpointLocation: then each directory holds the watermark until its next "
+                "file is there",
                 lag.directory,
                 format_duration(lag.lag_us),
                 lag.ahead,

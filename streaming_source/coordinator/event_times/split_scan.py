@@ -26,7 +26,7 @@ _LAST_PATIENCE_S: Final = 4.0
 """Seconds that a fetch may block before it is woken. When the longest was in vain, there was nothing to fetch."""
 
 _PASSED_OVER: Final = 8
-"""A split that so many fetches, and two for each split, have passed over is fetched alone."""
+"""Fetch a split alone after it was skipped this many times, and two more for each split."""
 
 _NO_FETCH: Final = 0
 _ANY_FETCH: Final = 2**63

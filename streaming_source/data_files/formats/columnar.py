@@ -103,11 +103,12 @@ class ColumnarFormat(FileFormat):
     @contextmanager
     def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[ColumnarFile]:
         path = file.path
+        other = "" if file.file.origin else ". If it is another kind of file leave it out with pathGlobFilter"
         with opened(file) as stream:
             with malformed_as(
                 f"{path} is not a readable {self.title} file",
-                ". If it is still being written, write it under a name that begins with _ or . and rename it when it "
-                "is complete",
+                f"{other}. If it is still being written, write it under a name that begins with _ or . and rename it "
+                "when it is complete",
             ):
                 found = self._open(file, stream)
             found.name_columns(file, schema)

@@ -101,7 +101,7 @@ FAILED: Final = Rule(Cause.FAILED, _has_failed, _says_end, _start_again)
 ENDED: Final = Rule(
     Cause.ENDED,
     lambda explanation: explanation.watermark == MAX_WATERMARK,
-    lambda _: "The source has ended: it lets every window close.",
+    lambda _: "The source has ended; all windows are closed.",
 )
 
 STOPPED: Final = Rule(
@@ -120,7 +120,7 @@ def _is_long(explanation: Explanation) -> bool:
 def _behind_the_batch(explanation: Explanation) -> str:
     if explanation.watermark == MIN_WATERMARK:
         return "."
-    return f". Behind this micro-batch the watermark is at {moment(explanation.watermark)}."
+    return f". After this micro-batch the watermark is at {moment(explanation.watermark)}."
 
 
 def _says_long(explanation: Explanation) -> str:

@@ -34,7 +34,11 @@ def complete_table(
     ],
     until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", help="Whether all rows before it are there; UTC if zoneless."),
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            help="Exit 0 if all rows before TIME have been written. UTC unless it has a zone.",
+        ),
     ] = None,
     wait: Annotated[
         str, typer.Option("--wait", metavar="DURATION", help='For how long to wait for it, as in "1 hour".')
