@@ -87,8 +87,8 @@ class PlannerWarnings:
             return
         self._of_waiting = True
         _log.warning(
-            "maxRowsPerTrigger = %d is not reached: a micro-batch of %d rows has %d splits, as many as its offset has "
-            "space for or maxFilesPerTrigger and maxBytesPerTrigger allow, and others wait. Larger files, or splitBy = "
+            "maxRowsPerTrigger = %d is not reached: a micro-batch of %d rows has %d splits. The limit is the size of "
+            "the offset (or maxFilesPerTrigger, maxBytesPerTrigger); more files wait. Larger files, or splitBy = "
             "directory, make full use of it",
             max_rows,
             plan.rows,

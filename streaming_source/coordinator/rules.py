@@ -87,9 +87,9 @@ class FrameOptions:
         None,
         "lateness",
         choice("bounded", "none"),
-        "`none`: what is there is never late: the watermark stays below the smallest event time that is there and "
-        "unread. `bounded`: `maxOutOfOrderness` holds for what is there as well, so that windows come out earlier, and "
-        "what is further behind is late.",
+        "`none`: a record that the planner has already seen is never late: the watermark stays below the smallest "
+        "event time that is unread. `bounded`: `maxOutOfOrderness` holds for such records as well, so that windows "
+        "come out earlier, and a record that is further behind is late.",
         "with the exact watermark `none`, as far as event times are known ahead of reading; else `bounded`",
     )
     late: str = option_field(

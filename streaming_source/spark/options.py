@@ -71,7 +71,7 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "maxOutOfOrderness",
             duration(),
-            "Records that are not there yet may be so far behind the latest one of their split. With plain "
+            "How far a record that arrives later may be behind the latest record of its split. With plain "
             "`withWatermark` splits are aligned only where this or `maxDrift` is given.",
             None,
             "0 seconds",

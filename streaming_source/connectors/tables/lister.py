@@ -36,12 +36,13 @@ class NewColumns:
         listed = ", ".join(sorted(new))
         if self._fails:
             raise SchemaError(
-                f"{where} has columns that the query has not: {listed}. schemaEvolution = ignore goes on without them; "
-                "a query that is started again has them"
+                f"{where} has new columns that the query does not read: {listed}. schemaEvolution = ignore goes on "
+                "without them; a query that is started again has them"
             )
         self._named |= new
         _log.warning(
-            "%s has columns that the query has not: %s. A query that is started again has them (schemaEvolution)",
+            "%s has new columns that the query does not read: %s. A query that is started again has them "
+            "(schemaEvolution)",
             where,
             listed,
         )

@@ -95,8 +95,8 @@ class CopiedCheckpoint:
         text = self._old.text(name)
         if text is None:
             raise OffsetError(
-                f"checkpoint {self._old.root!r} has no {name}: no source of that number is Spark's; give the number of "
-                "another one, as it is in the query's progress"
+                f"checkpoint {self._old.root!r} has no {name}: this source is not one of Spark's own; give another "
+                "number from the query's progress"
             )
         return text
 
