@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from streaming_source.cli.main import app
 from streaming_source.monitoring.explained import explain, explain_checkpoint
-from streaming_source.monitoring.watch import CheckpointWatch
+from streaming_source.tools.cli.main import app
+from streaming_source.tools.pages.watch import CheckpointWatch
 from tests.monitoring.situations import SECOND, Situation, _Wrapped, at, records
 
 
