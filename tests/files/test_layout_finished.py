@@ -230,7 +230,7 @@ def test_files_that_came_between_two_runs_and_are_too_many_to_be_told_from_read_
     with pytest.raises(MalformedDataError, match=r"1990 files have (modification times|names) up to .* 990 were read"):
         new(files | others)
     # Or so many have gone, with a file that came among those that are there.
-    with pytest.raises(MalformedDataError, match=r"750 files have .* cannot be told apart.*stateLocation"):
+    with pytest.raises(MalformedDataError, match=r"750 files have .* cannot be distinguished.*stateLocation"):
         new(set(sorted(files)[300:]) | set(sorted(others)[:60]))
 
 

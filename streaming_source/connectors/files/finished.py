@@ -67,7 +67,7 @@ class FinishedFiles(ABC):
         Raises
         ------
         MalformedDataError
-            If more files are new or removed than can be told apart.
+            If more files are new or removed than can be distinguished.
         """
         if self._sketch is None:
             _log.info("%d files are as old as forgotten ones and count as read", there.size)
@@ -80,9 +80,9 @@ class FinishedFiles(ABC):
                 what = fix = "names"
             raise MalformedDataError(
                 f"{there.size} files have {what} up to {self._shown}, where {len(self._sketch)} were read: new files "
-                "came while the query did not run, and more than about 130 files are new or removed: they cannot be "
-                f"told apart. Give the new files later {fix}, or use a new checkpointLocation (with stateLocation any "
-                "number may come and go)"
+                "came while the query did not run, and more than about 130 are new or removed: they cannot be "
+                f"distinguished. Give the new files later {fix}, or use a new checkpointLocation (with stateLocation "
+                "any number may come and go)"
             )
         if there.size:
             _log.warning(
