@@ -149,8 +149,8 @@ def differs(spark: SparkSession, seed: int, folder: Path) -> str:
 def test_a_program_that_is_drawn_runs_alike_on_spark_and_on_the_twin(
     spark: SparkSession, tmp_path: Path, seeds: range
 ) -> None:
-    # A query waits for its processes most of its time.
-    with ThreadPoolExecutor(4) as pool:
+    # A query waits for its processes most of its time; more at once would let Spark wait for theirs too long.
+    with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda seed: differs(spark, seed, tmp_path / str(seed)), seeds))
     assert not any(found), "\n".join(filter(None, found))
 
