@@ -236,3 +236,11 @@ def test_columns_that_are_written_by_the_pattern_are_inferred_as_times_and_no_ot
     assert micros(read_all(tmp_path, eventTimeColumn=column, **options), column) == [DAY, 2 * DAY]
     # Without it the same texts are text.
     assert FileSource(str(tmp_path), format=kind(infer_schema=True)).schema().field(0).type == pa.string()
+
+
+def test_times_without_a_zone_may_be_in_iso_8601_beside_a_pattern(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("05.01.2024 10:20,2024-01-05 10:20:00\n05.01.2024 10:20,05.01.2024 10:20\n")
+    columns = "t timestamp, v timestamp_ntz"
+    options = {"fileFormat": "csv", "timestampFormat": "dd.MM.yyyy HH:mm", "dataSchema": columns}
+    read = read_all(tmp_path, eventTimeColumn="t", timeZone="UTC", **options)
+    assert read["v"].cast(pa.int64()).to_pylist() == micros(read) == [1_704_450_000_000_000] * 2

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SEEDS = examples(25) // 2
+"""Of each kind, with ten files each: under the profile `soak` these are 10,000 files."""
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=SEEDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_files_of_odd_values_are_read_as_spark_reads_them(spark: SparkSession, kind: str, seed: int) -> None:
     case, found = found_of(spark, kind, seed)

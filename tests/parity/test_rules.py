@@ -38,18 +38,13 @@ RULES: Final[dict[str, tuple[Case, list[Any], list[Any]]]] = {
     ),
     "a syntax error within a field": (
         _text("json", b'{"a":1,"b":{"c":}}\n', "a int, b struct<c int>"),
-        [{"a": 1, "b": {"c": None}}],
+        [{"a": 1, "b": None}],
         [{"a": None, "b": None}],
     ),
     "text that is no base64": (
-        _text("json", b'{"b":"!","a":1}\n', "b binary, a int"),
+        _text("json", b'{"b":"1","a":1}\n', "b binary, a int"),
         [{"b": None, "a": None}],
         [{"b": None, "a": 1}],
-    ),
-    "an array of objects of which one does not fit": (
-        _text("json", b'[{"a":1},{"a":"x"}]\n', "a int"),
-        [{"a": None}],
-        [{"a": 1}, {"a": None}],
     ),
     "a header with the columns in another order": (
         _text("csv", b"b,a\n1,2\n", "a int, b int", header="true"),
@@ -62,9 +57,9 @@ RULES: Final[dict[str, tuple[Case, list[Any], list[Any]]]] = {
         [{"t": 1_704_164_645_678_000}],
     ),
     "a pattern of times, and times without a zone": (
-        _text("csv", b"05.01.2024 10:20\n", "t timestamp_ntz", timestampFormat="dd.MM.yyyy HH:mm"),
-        [{"t": None}],
-        [{"t": 1_704_450_000_000_000}],
+        _text("csv", b"05.01.2024 10:20\n2024-01-05\n", "t timestamp_ntz", timestampFormat="dd.MM.yyyy HH:mm"),
+        [{"t": None}, {"t": 1_704_412_800_000_000}],
+        [{"t": 1_704_450_000_000_000}, {"t": 1_704_412_800_000_000}],
     ),
     "zeros of both signs in ORC": (
         Case("orc", "orc", (_zeros(),)),

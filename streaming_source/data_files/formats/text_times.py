@@ -246,7 +246,13 @@ class WrittenTimes:
             return pa.array(np.where(valid, days, 0).astype(np.int32), mask=~valid).cast(pa.date32()).cast(data_type)
         # A time that has no zone must not be written with one.
         zone = self.zone if data_type.tz is not None else None
-        micros, valid = parse_times(texts, zone) if self.of_times is None else self.of_times.parse(texts, zone)
+        if self.of_times is None:
+            return _timestamps(*parse_times(texts, zone), data_type)
+        micros, valid = self.of_times.parse(texts, zone)
+        if zone is None and not valid.all():
+            # To Spark the pattern is not that of times without a zone.
+            in_iso, is_iso = parse_times(texts, None)
+            micros, valid = np.where(valid, micros, in_iso), valid | is_iso
         return _timestamps(micros, valid, data_type)
 
     def read_each(self, texts: Sequence[str], data_type: pa.DataType) -> dict[str, int | None]:
