@@ -261,6 +261,14 @@ def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogC
         (["1", "2.5"], pa.float64()),
         (["2024-01-31"], pa.date32()),
         (["2024-01-31 10:00:00"], pa.timestamp("us")),
+        (["2024-01-31 10:00:00", "2024-01-31"], pa.timestamp("us")),
+        (["1", "9223372036854775808"], pa.decimal128(19, 0)),
+        (["3000000000", "12345678901234567890123"], pa.decimal128(23, 0)),
+        (["9" * 39], pa.string()),
+        (["1.5", "9223372036854775808"], pa.string()),
+        (["1.5", "1e3"], pa.string()),
+        (["+5", "1"], pa.int32()),
+        (["NaN", "1d", ".5", "-0.0", "2", "Infinity"], pa.float64()),
         (["1", "x"], pa.string()),
         (["1_000"], pa.string()),
         (["nan"], pa.string()),
@@ -273,6 +281,13 @@ def test_columns_in_names_have_the_narrowest_type(values: list[str], data_type: 
     directories = [f"a/k={value}/b" for value in values]
     assert partition_schema(directories) == pa.schema([("k", data_type)])
     assert partition_schema(directories, [pa.field("k", pa.string())]) == pa.schema([("k", pa.string())])
+
+
+def test_numbers_in_names_are_read_as_java_writes_them(tmp_path: Path) -> None:
+    for name in ("k=1d", "k=.5", "k=NaN", "k=+2"):
+        put(tmp_path / name / "f.parquet", {"t": pa.array([0], pa.timestamp("us", "UTC"))})
+    found = read_batch(tmp_path, eventTimeColumn="t")["k"].to_pylist()
+    assert sorted(map(str, found)) == ["0.5", "1.0", "2.0", "nan"]
 
 
 def test_names_are_unescaped_and_what_has_no_name_is_no_column() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
@@ -138,6 +139,8 @@ class GivenColumns:
 
 
 def _scalar(directory: str, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
+    if value is not None and (pa.types.is_floating(data_type) or pa.types.is_integer(data_type)):
+        value = value.removeprefix("+").rstrip("dDfF")
     try:
         return pa.scalar(value, pa.string()).cast(data_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -148,23 +151,35 @@ def _scalar(directory: str, name: str, value: str | None, data_type: pa.DataType
 
 
 def _narrowest(texts: list[str]) -> pa.DataType:
-    """Return the type that Spark infers: int, bigint, double, date, timestamp, or string."""
-    for written, data_type in _WRITTEN:
+    """Return the type that Spark infers: int, bigint, decimal, double, date, timestamp, or string."""
+    kinds = {next((kind for kind, written in _WRITTEN.items() if written.fullmatch(text)), "text") for text in texts}
+    if kinds and kinds <= {"whole", "double"}:
+        numbers = [Decimal(text) if _WRITTEN["whole"].fullmatch(text) else None for text in texts]
+        whole = [abs(number) for number in numbers if number is not None]
+        # What Spark takes for a decimal: it has no type in common with a double.
+        has_decimal = any(number >= 2**63 or number.as_tuple().exponent for number in whole)
+        if len(whole) < len(texts):
+            return pa.string() if has_decimal else pa.float64()
+        if not has_decimal:
+            return pa.int32() if max(whole) < 2**31 else pa.int64()
+        digits = max(number.adjusted() + 1 for number in whole)
+        digits = max(digits, 20 if any(2**31 <= number < 2**63 for number in whole) else 10)
+        return pa.decimal128(digits, 0) if digits <= _MOST_DIGITS else pa.string()
+    if kinds and kinds <= {"date", "timestamp"}:
+        kind = pa.timestamp("us") if "timestamp" in kinds else pa.date32()
         try:
-            if texts and all(written.fullmatch(text) for text in texts):
-                pa.array(texts).cast(data_type)
-                return data_type
+            pa.array(texts).cast(kind)
         except pa.ArrowInvalid:
-            continue
+            return pa.string()
+        return kind
     return pa.string()
 
 
-_WHOLE: Final = re.compile(r"-?\d+")
-_WRITTEN: Final = (
-    (_WHOLE, pa.int32()),
-    (_WHOLE, pa.int64()),
-    (re.compile(r"-?\d*\.?\d+(?:[eE][+-]?\d+)?"), pa.float64()),
-    (re.compile(r"\d{4}-\d\d-\d\d"), pa.date32()),
-    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"), pa.timestamp("us")),
-)
-"""The texts of values of a type. Arrow's casts would accept more: `0x1f`, `nan`, an hour alone."""
+_MOST_DIGITS: Final = 38
+_WRITTEN: Final = {
+    "whole": re.compile(r"[+-]?\d+(?:[eE]\+?\d{1,3})?"),
+    "double": re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?|NaN|[+-]?Infinity"),
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "timestamp": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"),
+}
+"""The texts of values of a type. Arrow's casts would accept others: `0x1f`, `nan`, an hour alone."""
