@@ -293,6 +293,17 @@ def watermark_in_the_future(folder: Path) -> Situation:
     return query.run().let_pass(1)
 
 
+def clock_of_another_zone(folder: Path) -> Situation:
+    query = Situation(folder, {"carrier=HA": records([0, 1])}).run()
+    query.source.go_on("carrier=HA", *records([7_200, 7_201]))
+    return query.let_pass(1)
+
+
+def split_of_another_unit(folder: Path) -> Situation:
+    seconds = [at(second) // 1000 for second in (0, 3)]
+    return Situation(folder, {"carrier=HA": records([0]), "carrier=UA": seconds}).run().let_pass(1)
+
+
 def no_valid_times(folder: Path) -> Situation:
     query = Situation(folder, {"carrier=HA": [None, None, None], "carrier=UA": records([0, 1])})
     return query.run().let_pass(5)
@@ -397,6 +408,8 @@ SITUATIONS: dict[str, Callable[[Path], Situation]] = {
         empty_partition,
         record_from_the_future,
         watermark_in_the_future,
+        clock_of_another_zone,
+        split_of_another_unit,
         no_valid_times,
         lost_reports,
         dead_group_member,

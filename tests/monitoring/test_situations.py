@@ -1,4 +1,4 @@
-"""Why the watermark stands, in situations that users get into: from the running query, and from its checkpoint alone.
+"""Why the watermark stands, in situations that users get into: by the query, from its checkpoint alone, on the page.
 
 `docs/troubleshooting.md` shows the same ones, word for word.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streaming_source.monitoring.explained import ExplainedQuery
+from tests.monitoring.pages import data_of, write_page
 from tests.monitoring.situations import SITUATIONS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
@@ -33,6 +34,8 @@ EXPECTED: dict[str, tuple[str, list[str], list[str]]] = {
     "empty partition": ("empty", ["orders-2"], ["idleTimeout"]),
     "record from the future": ("future", [HA], ["maxFutureSkew"]),
     "watermark in the future": ("future", [HA], ["maxFutureSkew"]),
+    "clock of another zone": ("future", [HA], ["maxFutureSkew"]),
+    "split of another unit": ("nothing", [UA], ["data"]),
     "no valid times": ("invalid", [HA], ["eventTimeColumn", "idleTimeout"]),
     "lost reports": ("report", [HA], ["gatewayHost"]),
     "dead group member": ("group", [HA], ["maxDrift"]),
@@ -63,6 +66,7 @@ def test_the_cause_is_found_in_the_progress_and_in_the_checkpoint_alone(
     monkeypatch.setattr("os.getpid", lambda: 4711)
     query = SITUATIONS[name](tmp_path)
     live, stored = query.explain(), query.explain_checkpoint()
+    drawn = data_of(write_page(query).read_text(encoding="utf-8"))["sources"]
     query.close()
     found = facts(live)
     assert (found["cause"], found["heldBy"], [advice["option"] for advice in found["advice"]]) == EXPECTED[name]
@@ -83,6 +87,10 @@ def test_the_cause_is_found_in_the_progress_and_in_the_checkpoint_alone(
         assert facts(stored) == found
         assert text == shown
     assert examples()[name] == shown
+    for source in stored.to_json()["sources"]:
+        (page,) = drawn
+        advice = [[one["option"], one["text"]] for one in source["advice"]]
+        assert (page["why"], page["cause"], page["advice"]) == (source["why"], source["cause"], advice)
 
 
 def examples() -> dict[str, str]:
