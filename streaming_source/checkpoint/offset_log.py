@@ -6,7 +6,7 @@ A folder that is missing is None.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -158,11 +158,6 @@ class LoggedBatch:
         if self.version == "v2":
             lines = [f"{name}:{line}" for name, line in zip(self.names, lines, strict=True)]
         return "\n".join([self.version, self.metadata, *lines])
-
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """The settings of Spark that stay as they are between runs."""
-        return dict(as_json(self.metadata).get("conf") or {})
 
     @property
     def policy(self) -> str:

@@ -28,7 +28,7 @@ def test_each_version_of_the_offset_log_is_read_and_written_again(
 ) -> None:
     found = LoggedBatch.parse(text, "offsets/3")
     assert (found.planned_at_us, found.watermark_us, found.names, found.offsets) == (9_000, 7_000, names, offsets)
-    assert found.settings == {"spark.sql.shuffle.partitions": "2"}
+    assert found.policy == "min"
     assert str(found) == text
     assert found.with_offset(1, "{}").offsets == (offsets[0], "{}")
     assert str(found.with_offset(1, "{}")) == text[:-1] + "{}"
