@@ -107,21 +107,21 @@ def test_what_counts_is_the_policy_of_the_query_or_that_of_its_checkpoint(
     query = counted(load(spark, logs, "slow"), load(spark, logs, "fast"))
     with setting(spark, POLICY, "max"):
         # Set after the frames were made.
-        run = Run(spark, query, tmp_path / "max", trigger={"availableNow": True})
+        run = Run(spark, query, tmp_path / "max", trigger={"availableNow": True}, files=tmp_path / "out")
         with fails_with(f"{POLICY} is max"):
             run.query.awaitTermination(60)
     assert "give it a new checkpointLocation" in " ".join(str(explain(run.query)).split())
-    again = Run(spark, query, tmp_path / "max", trigger={"availableNow": True})
+    again = Run(spark, query, tmp_path / "max", trigger={"availableNow": True}, files=tmp_path / "out")
     with fails_with("give it a new checkpointLocation"):
         again.query.awaitTermination(60)
 
     # A checkpoint with the smallest: the session does not change that any more.
     query = counted(load(spark, logs, "slow", bounded=False), load(spark, logs, "fast", bounded=False))
-    available_now(spark, query, tmp_path / "min")
+    available_now(spark, query, tmp_path / "min", files=tmp_path / "found")
     for name, step in STEPS.items():
         write_file(logs / name / "9.parquet", T0 + (np.arange(ROWS) + ROWS) * step)
     with setting(spark, POLICY, "max"):
-        run = available_now(spark, query, tmp_path / "min")
+        run = available_now(spark, query, tmp_path / "min", files=tmp_path / "found")
     assert watermark_ms(run.progress[-1]) == (T0 + (2 * ROWS - 1 - 5) * SECOND - 1) // MS
 
 
