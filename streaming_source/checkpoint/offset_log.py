@@ -136,9 +136,9 @@ class LoggedBatch:
             if any("/" in one or one.startswith(".") for one in names):
                 raise ValueError("the name of a source is a path")
             known = as_json(metadata)
+            planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
             if not isinstance(known.get("conf") or {}, dict):
                 raise TypeError("its conf is no object")
-            planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
         offsets = tuple(None if offset == _NO_OFFSET else offset for offset in sources)
@@ -162,8 +162,7 @@ class LoggedBatch:
     @property
     def policy(self) -> str:
         """The way in which Spark makes one watermark of several: `min` or `max`."""
-        settings = as_json(self.metadata).get("conf")
-        return str(settings.get(POLICY, "min")).lower() if isinstance(settings, dict) else "min"
+        return str((as_json(self.metadata).get("conf") or {}).get(POLICY, "min")).lower()
 
     def parsed(self) -> list[Any]:
         """Return the offsets as JSON, None for what is no object: other sources may write any text."""

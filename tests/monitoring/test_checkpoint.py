@@ -87,7 +87,6 @@ def test_an_offset_log_of_version_2_is_read_as_well(tmp_path: Path) -> None:
         (2, {POLICY: "max"}, True),
         (2, {POLICY: "min"}, False),
         (2, None, False),
-        (2, "max", False),
         (1, {POLICY: "max"}, False),
     ],
 )
