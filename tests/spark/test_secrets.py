@@ -30,6 +30,42 @@ def login():
         return json.load(keys), time.time() + 3600
 """
 
+_KAFKA = {"subscribe": "orders", "kafka.bootstrap.servers": "127.0.0.1:1"}
+_LOGINS = [
+    {
+        **_KAFKA,
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="{SECRET}-user" password="{SECRET}-password";',
+    },
+]
+"""Options of sources that are loaded without a connection."""
+_REFUSED = [
+    ("aligned_iceberg", "db.t", {"catalog.type": "rest", "catalog.uri": "http://127.0.0.1:1", "catalog.token": SECRET}),
+    ("aligned_iceberg", "db.t", {"catalog.type": "sql", "catalog.uri": f"postgresql://u:{SECRET}@127.0.0.1:1/x"}),
+    ("aligned_files", f"s3://AKIA:{SECRET}/of-aws@bucket/data", {}),
+    ("aligned_files", f"abfss://data@account.dfs.core.windows.net/x?sig={SECRET}", {}),
+    ("aligned_delta", f"s3://AKIA:{SECRET}/of-aws@bucket/data", {}),
+    ("aligned_kafka", "", {**_KAFKA, "kafka.ssl.private.key.passphrase": SECRET, "kafka.sasl.password": SECRET}),
+    *(
+        (
+            "aligned_kafka",
+            "",
+            {**_KAFKA, "valueFormat": "avro", "schemaRegistryUrl": f"http://{login}127.0.0.1:1", **given},
+        )
+        for login, given in (
+            (f"user:{SECRET}/registry@", {}),
+            ("", {"schemaRegistry.basic.auth.user.info": f"user:{SECRET}-info"}),
+        )
+    ),
+    *(
+        ("aligned_kafka", "", {**_KAFKA, f"kafka.{name}": f"{SECRET}-key"})
+        for name in ("ssl.keystore.key", "ssl.key.pem", "ssl.key.password", "ssl.truststore.password")
+    ),
+]
+"""Sources that cannot be loaded, with what is secret."""
+
 _PROGRAM = """
 import json, os, sys
 from functools import reduce
@@ -38,9 +74,10 @@ from streaming_source import explain, late_records, read_stream, with_exact_wate
 
 root, uri, is_connect = sys.argv[1], sys.argv[2], sys.argv[3] == "connect"
 with open(root + "/options.json") as file:
-    fixed, secret = json.load(file)
+    fixed, secret, logins, refused = json.load(file)
 builder = SparkSession.builder.remote("local[2]") if is_connect else SparkSession.builder.master("local[2]")
 conf = {
+    "spark.app.name": "shown-to-all",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.session.timeZone": "UTC",
@@ -49,15 +86,9 @@ conf = {
     "spark.eventLog.dir": "file://" + root + "/events",
 }
 spark = builder.config(map=conf).getOrCreate()
+if not is_connect:
+    spark.sparkContext.setLogLevel("DEBUG")
 options = {"eventTimeColumn": "t", "splitBy": "file", **fixed}
-kafka = {
-    "subscribe": "orders",
-    "kafka.bootstrap.servers": "127.0.0.1:1",
-    "kafka.security.protocol": "SASL_SSL",
-    "kafka.sasl.mechanism": "PLAIN",
-    "kafka.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'username="{secret["storage.access_key"]}" password="{secret["storage.secret_key"]}";',
-}
 frames = {
     "by function": read_stream(spark).format("aligned_files").options(**options, credentials="my_keys:login"),
     "by option": read_stream(spark).format("aligned_files").options(**options, **secret),
@@ -67,13 +98,18 @@ packed = {**options, "secretOptions": json.dumps(secret)}
 plain = spark.readStream.format("aligned_files").options(**packed).option("timeZone", "UTC").load(uri)
 frames["by hand"] = with_exact_watermark(plain)
 batch = spark.read.format("aligned_files").options(**packed).option("timeZone", "UTC").load(uri)
-login = read_stream(spark).format("aligned_kafka").options(**kafka).load()
+logins = [read_stream(spark).format("aligned_kafka").options(**kafka).load() for kafka in logins]
+for name, place, given in refused:
+    try:
+        read_stream(spark).format(name).options(eventTimeColumn="t", **given).load(place).explain(True)
+    except Exception as error:
+        print("refused", error, repr(error))
 if is_connect:
     # A client's options are in what it sends, which Spark's event log has.
     frames = {"by function": frames["by function"]}
 else:
     # Each costs a process of Python. The frame by hand has all of the plain one.
-    for frame in (*frames.values(), batch, login):
+    for frame in (*frames.values(), batch, *logins):
         frame.explain(True)
     for frame in (frames["by option"], batch):
         frame.explain("formatted")
@@ -112,7 +148,7 @@ def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
     secret = {f"storage.{name}": f"{SECRET}-{name}" for name in names}
     fixed = {name: value for name, value in store.options.items() if name not in secret}
     (tmp_path / "events").mkdir()
-    (tmp_path / "options.json").write_text(json.dumps([fixed, secret]))
+    (tmp_path / "options.json").write_text(json.dumps([fixed, secret, _LOGINS, _REFUSED]))
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "my_keys.py").write_text(_KEYS)
@@ -143,6 +179,11 @@ def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
                 written[str(file.relative_to(tmp_path))] = file.read_bytes()
     assert any(name.startswith("events") for name in written)
     assert any("offsets" in name for name in written)
+    if session == "classic":
+        # As whatever is no secret is found.
+        assert any(b"shown-to-all" in written[name] for name in written if name.startswith("events"))
+        assert written["stdout"].count(b"refused") >= len(_REFUSED) - 1
+        assert b" DEBUG " in written["stderr"]
     shown = [name for name, content in written.items() if SECRET.encode() in content]
     assert not shown, {name: _around(written[name]) for name in shown}
 
