@@ -87,8 +87,10 @@ def plan_micro_batch(
     if unscanned is not None:
         # What is found later lets no more be read if the limit on rows, or a split that is scanned, sets the bound; and
         # no less if each split is cut before a record that is known.
-        is_bound = limited_by is LimitedBy.ROWS or aligned == _most_aligned(before, index, rules, conditions, bounding)
-        awaits_scan = not (is_bound and (index.cut(before.positions, bound) < available)[unscanned].all())
+        most = _most_aligned(before, index, rules, conditions, bounding)
+        first, at_most = (_first_wanted(index, rules, before.positions, limit) for limit in (aligned, most))
+        is_bound = aligned == most or (limited_by is LimitedBy.ROWS and np.array_equal(first, at_most))
+        awaits_scan = not (is_bound and (index.cut(first, bound) < available)[unscanned].all())
 
     watermarks = _advance(before, index, rules, ends, bound, advance)
     if rules.by_source:
