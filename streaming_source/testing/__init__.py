@@ -3,6 +3,7 @@
 `streaming_source.testing.conformance` has the suite that every connector should pass; it needs pytest.
 """
 
+from streaming_source.tools.testing import micro_batch as micro_batch
 from streaming_source.tools.testing.fakes import FakeClock, InlineWorkers, TestingEnumeratorContext
 from streaming_source.tools.testing.harness import SourceHarness
 from streaming_source.tools.testing.micro_batch import CollectingOutput, EmittedRecord, ReadBatch
