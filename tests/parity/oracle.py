@@ -130,7 +130,10 @@ def rows_by_file(table: pa.Table) -> dict[int, list[Any]]:
 
 
 def _plain(value: pa.Scalar) -> Any:
-    """Return a scalar in Python: times as numbers, which may be beyond Python's, and fractions with their sign."""
+    """Return a scalar in Python: times as numbers, which may be beyond Python's, and fractions with their sign.
+
+    The entries of a map have no order: Spark's reader of ORC by rows sorts them, and that by columns does not.
+    """
     kind = value.type
     if not value.is_valid:
         return None
@@ -138,7 +141,9 @@ def _plain(value: pa.Scalar) -> Any:
         return value.value
     if pa.types.is_struct(kind):
         return {part.name: _plain(value[number]) for number, part in enumerate(kind)}
-    if pa.types.is_map(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_map(kind):
+        return sorted((_plain(one) for one in value.values), key=lambda entry: repr(entry["key"]))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return [_plain(one) for one in value.values]
     number = value.as_py()
     return str(number) if isinstance(number, float) else number
