@@ -180,7 +180,7 @@ class WatermarkStrategy:
         --------
         >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
         >>> strategy.with_timestamp_assigner("ts", unit="us").timestamp_assigner
-        FieldTimestampAssigner(column='ts', unit='us', zone=None)
+        FieldTimestampAssigner(column='ts', unit='us', zone=None, pattern=None)
         >>> last = strategy.with_timestamp_assigner(lambda batch, source_timestamps: batch["ended_s"], unit="s")
         """
         return replace(self, timestamp_assigner=as_timestamp_assigner(assigner, unit))

@@ -119,12 +119,14 @@ def as_id(text: object) -> str:
     return text
 
 
-def as_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
+def as_json(text: str | bytes, *, any_number: bool = False) -> Any:
+    """Return the value of a JSON text; with `any_number` also of numbers that do not fit into 64 bits.
 
-    Raises a `ValueError`, of one that is nested too deep, or has numbers beyond 64 bits, as well.
+    Raises a `ValueError`, of one that is nested too deep as well.
     """
     try:
+        if any_number:
+            return json.loads(text)
         return json.loads(text, parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None

@@ -53,7 +53,7 @@ def test_no_row_of_many_devices_is_lost_and_commits_follow(tmp_path: Path) -> No
     deltalake.write_deltalake(table, later, mode="append")
     deltalake.DeltaTable(table).optimize.compact()
     assert sum(row[3] for row in twin.run().rows) == rows
-    assert "has been read to its end" in str(explain_checkpoint(str(twin.checkpoint)))
+    assert "has been read to its end" in " ".join(str(explain_checkpoint(str(twin.checkpoint))).split())
 
 
 @pytest.mark.spark

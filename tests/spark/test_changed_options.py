@@ -47,7 +47,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path = root / kind / f"{name}.{kind}"
             path.parent.mkdir(parents=True, exist_ok=True)
             if kind == "parquet":
-                pq.write_table(table, path, row_group_size=3)
+                text = pa.array([str(stamp) for stamp in stamps])
+                pq.write_table(table.append_column("s", text), path, row_group_size=3)
             elif kind == "csv":
                 whole = table.set_column(0, "t", stamps.cast(pa.timestamp("s"))).set_column(
                     2, "u", stamps.cast(pa.timestamp("s"))

@@ -34,6 +34,8 @@ from streaming_source.exceptions import MalformedDataError
 if TYPE_CHECKING:
     from streaming_source.data_files.stored_names import StoredNames
 
+_ANOTHER_KIND_OF_FILES: Final = ". If it is another kind of file leave it out with pathGlobFilter"
+
 
 class ColumnarFile(OpenFile):
     """An open file that has the names and types of its columns: `stored` as in the file, `schema` as in the query."""
@@ -103,7 +105,7 @@ class ColumnarFormat(FileFormat):
     @contextmanager
     def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[ColumnarFile]:
         path = file.path
-        other = "" if file.file.origin else ". If it is another kind of file leave it out with pathGlobFilter"
+        other = "" if file.file.origin else _ANOTHER_KIND_OF_FILES
         with opened(file) as stream:
             with malformed_as(
                 f"{path} is not a readable {self.title} file",
