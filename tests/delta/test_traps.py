@@ -194,7 +194,9 @@ def test_new_columns_are_named_and_ignored_or_end_the_query(tmp_path: Path, capl
 
     assert times(ignoring) == [1 * SECOND, 2 * SECOND]
     assert "version 1, has new columns that the query does not read: more" in caplog.text
-    with pytest.raises(SchemaError, match=r"version 1, has new columns that the query does not read: more\. schemaEvolution"):
+    with pytest.raises(
+        SchemaError, match=r"version 1, has new columns that the query does not read: more\. schemaEvolution"
+    ):
         failing.run()
     assert read_all(DeltaSource(str(tmp_path)))["more"].to_pylist() in (["x", None], [None, "x"])
 
