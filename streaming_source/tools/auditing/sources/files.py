@@ -88,7 +88,7 @@ class FilesSource(AuditedSource):
         schema, chosen = self._all_columns, FORMAT_OPTIONS.parse(given)
         self._given_columns: pa.Schema | None = chosen["dataSchema"]
         self._zoneless_format = _by_place(fmt, schema)
-        self._drops_malformed = fmt.name in ("csv", "json") and chosen["mode"] == "DROPMALFORMED"
+        self._drops_malformed = fmt.name in ("csv", "json") and chosen.get("mode") == "DROPMALFORMED"
         self._format = self._zoneless_format.in_zone(event_time.zone_name)
         if event_time.column is None:
             column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
