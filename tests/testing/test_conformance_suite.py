@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -409,6 +410,13 @@ def test_what_the_connector_cannot_do_is_skipped_with_the_reason() -> None:
     assert "serialized_before" in reason("test_what_older_versions_wrote_is_read")
     with pytest.raises(pytest.skip.Exception, match="no method write"):
         verdict(Generated, "test_splits_that_come_later_are_read", False)
+
+
+def test_a_test_of_the_suite_that_fails_shows_what_was_compared() -> None:
+    suites = {kind.__module__ for kind in SourceConformance.__mro__ if "testing.conformance." in kind.__module__}
+    assert suites
+    for module in suites:
+        assert type(sys.modules[module].__loader__).__name__ == "AssertionRewritingHook", module
 
 
 def test_a_connector_without_a_source_is_told_what_is_missing() -> None:

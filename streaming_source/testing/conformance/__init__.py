@@ -14,7 +14,7 @@ stands still, but for the tests that are about threads.
 import pytest
 
 # Before they are imported: a test that fails shows what was compared.
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in ("connector", "reading", "recovery")))
+pytest.register_assert_rewrite("streaming_source.tools.testing.conformance")
 
 from streaming_source.tools.testing.conformance.connector import ConnectorUnderTest, Expected  # noqa: E402
 from streaming_source.tools.testing.conformance.reading import GrowingSuite, ReadingSuite  # noqa: E402
