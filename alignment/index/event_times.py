@@ -23,7 +23,7 @@ import numpy.typing as npt
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import LOADED, PERHAPS_LOOSE, BlockTable, first_above, ranges
 from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes, FirstLater
-from alignment.index.row_limit import RowLimit
+from alignment.index.row_limit import OutsideBlock, OutsideRecords, RowLimit
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
@@ -31,7 +31,6 @@ from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64A
 if TYPE_CHECKING:
     from alignment.event_time_range import EventTimeRange
     from alignment.index.opaque import OpaqueBlocks
-    from alignment.index.row_limit import OutsideBlock, OutsideRecords
 
 _EVEN_GUESSES: Final = 8
 _AIM: Final = 0.8
@@ -70,8 +69,6 @@ class EventTimeIndex:
 
             self._opaque = OpaqueBlocks(self._table, locate)
         if wanted:
-            from alignment.index.row_limit import OutsideRecords
-
             self._outside = OutsideRecords(self._table, self._loaded, load, wanted)
 
     # ---- splits and blocks ---------------------------------------------------------------------------------------

@@ -99,9 +99,6 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
             # Made in any case: it refuses a checkpoint that does not fit the options.
             host.enumerator = enumerator = source.restore_enumerator(host, checkpoint)
             if has_ended and source.boundedness is Boundedness.BOUNDED and not enumerator.cleans_up:
-                # Imported here: a source ends once.
-                from streaming_source.coordinator.runtime import EndedEnumerator
-
                 enumerator.close()
                 host.enumerator = EndedEnumerator(host, checkpoint, source.name)
         event_times = _event_times_of(source, host, rules)

@@ -206,7 +206,7 @@ class DirectoryEnumerator(SupportsScan[FileSplit], FileSplitEnumerator):
     """Assigns each directory as soon as it is found, and indexes its files as they come.
 
     Those of the first listing may be a backlog: where it `scans_in_parts` they are indexed as they are scanned, and the
-    next listing comes behind that.
+    next listing comes after that.
     """
 
     def __init__(

@@ -125,9 +125,6 @@ class FileSplitEnumerator(DataFileEnumerator[FileSplit, FilesCheckpoint]):
         self._cleaner: Cleaner | None = None
         self.cleans_up = config.clean_source != "off"
         if self.cleans_up:
-            # Imported here: few sources archive or delete what was read.
-            from streaming_source.connectors.files.enumerator import Cleaner
-
             self._cleaner = Cleaner(config, context.map_on_workers)
         self._until_ms = checkpoint.until_ms
         self._names: list[list[str]] | None = None

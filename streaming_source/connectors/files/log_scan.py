@@ -77,7 +77,7 @@ class LogScan:
     def advance(self, limit_us: int | None, at_once: int = 1) -> list[ScannedFile]:
         """Scan the next part, and return what it has of each file. Event times from `limit_us` on are invalid.
 
-        Behind the first part, which a plan waits for, a part has `at_once` files if these are not large.
+        After the first part, which a plan waits for, a part has `at_once` files if these are not large.
         """
         found, rows = self._wholes(at_once), 0
         while not found or (rows < _ENOUGH_ROWS and len(found) < _ENOUGH_FILES and at_once == 1 and not self.is_done):

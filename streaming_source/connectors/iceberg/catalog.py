@@ -222,8 +222,6 @@ def _as_ours(error: Exception, catalog: CatalogProperties, name: str | None) -> 
 
 def _instead_of(catalog: CatalogProperties, name: str) -> str:
     """Return what to do about a table that a catalog lacks, by what the catalog has."""
-    from streaming_source.connectors.iceberg.catalog import catalog_names_of
-
     try:
         opened = _opened(catalog)
         if names := catalog_names_of(opened, name):

@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 class OpenFile(ABC):
     """An open file. If it `seeks`, a chunk can be read without earlier chunks; for `columns` see `FileBlocks`.
 
-    Behind the chunk that came last a reader can begin `next_at`; None where only chunks that came show where.
+    After the chunk that came last a reader can begin `next_at`; None where only chunks that came show where.
     """
 
     seeks: bool = True
