@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import to_numpy
 from alignment.exceptions import InvalidArgumentError
-from alignment.time_texts import UTC, in_utc, parse_iso8601, to_numpy
+from alignment.time_texts import UTC, in_utc, parse_iso8601
 from alignment.watermarks import BoolArray, Int64Array
 
 EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
@@ -110,7 +111,7 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     if _is_text(data_type):
         return parse_iso8601(array, zone)
-    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else np.ones(len(array), np.bool_)
+    valid = to_numpy(array.is_valid()) if array.null_count else np.ones(len(array), np.bool_)
     if pa.types.is_timestamp(data_type):
         micros, valid = integers_to_microseconds(to_numpy(array.view(pa.int64())), valid, data_type.unit)
         return micros if data_type.tz is not None else in_utc(micros, zone), valid
@@ -206,7 +207,7 @@ def _from_dictionary(array: pa.DictionaryArray, unit: str | None, zone: str) -> 
     if len(values) == 0:
         return np.zeros(len(array), dtype=np.int64), np.zeros(len(array), dtype=np.bool_)
     indices = to_numpy(array.indices)
-    return values[indices], valid[indices] & array.indices.is_valid().to_numpy(zero_copy_only=False)
+    return values[indices], valid[indices] & to_numpy(array.indices.is_valid())
 
 
 def _scale(values: npt.NDArray[np.integer], valid: BoolArray, us_per_step: int) -> _Micros:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import from_numpy, to_numpy
 from alignment.watermarks import BoolArray, Int64Array
 
 UTC: Final = "UTC"
@@ -80,7 +80,7 @@ def parse_dates(texts: pa.Array) -> tuple[Int64Array, BoolArray]:
     texts = _as_text(texts)
     try:
         days = texts.cast(pa.date32()).cast(pa.int32())
-        return to_numpy(days).astype(np.int64), _valid(days)
+        return to_numpy(days).astype(np.int64), to_numpy(days.is_valid())
     except pa.ArrowInvalid:
         parts = pc.extract_regex(texts, _SPARK_DATE)
         days, valid = _days(parts)
@@ -114,7 +114,7 @@ def _parse_uniform(texts: pa.Array, local: str | None, *, has_seconds: bool) -> 
     if zone is not None and not _are_plainly_zoned(texts, has_seconds=has_seconds):
         return None
     micros = to_numpy(epoch_us)
-    return micros if zone or local is None else in_utc(micros, local), _valid(epoch_us)
+    return micros if zone or local is None else in_utc(micros, local), to_numpy(epoch_us.is_valid())
 
 
 def _are_plainly_zoned(texts: pa.Array, *, has_seconds: bool) -> bool:
@@ -168,11 +168,11 @@ def _parse_any(texts: pa.Array, local: str | None, grammar: str) -> _Micros:
 
 def _days(parts: pa.StructArray) -> tuple[Int64Array, BoolArray]:
     """Return the days since the epoch of dates of the proleptic Gregorian calendar, and which of them exist."""
-    valid = _valid(parts)
+    valid = to_numpy(parts.is_valid())
     year, month, day = (
         _number(parts, name, default) for name, default in (("year", "0"), ("month", "1"), ("day", "1"))
     )
-    is_before = pc.equal(pc.struct_field(parts, "sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
+    is_before = to_numpy(pc.equal(pc.struct_field(parts, "sign"), "-"))
     year = np.where(is_before, -year, year)
     month = np.where(valid, month, 1)
     valid &= (month >= 1) & (month <= 12)
@@ -187,20 +187,6 @@ def _number(parts: pa.StructArray, name: str, default: str = "0") -> Int64Array:
     # A group that took no part in the match is the empty string.
     digits = pc.struct_field(parts, name)
     return to_numpy(pc.if_else(pc.equal(digits, ""), default, digits).cast(pa.int64()))
-
-
-def _valid(array: pa.Array) -> BoolArray:
-    return np.array(pc.is_valid(array).to_numpy(zero_copy_only=False), np.bool_)
-
-
-def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
-    """Return the values of an array, 0 for nulls; without a copy where that can be."""
-    filled = pc.fill_null(array, 0) if array.null_count else array
-    if pa.types.is_int64(filled.type):
-        # As below, which would load pandas where it is installed: a fifth of a second in each query's planner.
-        values = filled.buffers()[1] if len(filled) else b""
-        return np.frombuffer(values, np.int64, len(filled), 8 * filled.offset if len(filled) else 0)
-    return np.asarray(filled.to_numpy(zero_copy_only=False))
 
 
 # ---- zones -----------------------------------------------------------------------------------------------------------
@@ -266,7 +252,7 @@ def in_utc(local_us: Int64Array, zone: str) -> Int64Array:
     """
     if zone == UTC or not local_us.size:
         return local_us
-    local = pa.array(local_us, pa.int64()).cast(pa.timestamp("us"))
+    local = from_numpy(local_us).cast(pa.timestamp("us"))
     # Of a time that was left out this is the last one before: the offset that held then is Java's.
     instants = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="earliest")
     offset_us = _micros(pc.local_timestamp(instants)) - _micros(instants)
@@ -274,4 +260,4 @@ def in_utc(local_us: Int64Array, zone: str) -> Int64Array:
 
 
 def _micros(times: pa.Array) -> Int64Array:
-    return np.asarray(times.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return to_numpy(times.cast(pa.int64()))

@@ -507,12 +507,19 @@ def test_a_source_is_made_without_what_only_its_plans_need(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
-def test_a_plan_by_statistics_loads_no_pandas(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_a_plan_loads_no_pandas(kind: str, tmp_path: Path) -> None:
+    """It would take a fifth of a second, before the first micro-batch."""
+    texts = {"csv": "1,2024-01-01 10:00:00\n2,\n", "json": '{"n": 1, "t": "2024-01-01T10:00:00Z"}\n{"t": null}\n'}
     put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
+    if kind in texts:
+        (tmp_path / "a" / "f.parquet").unlink()
+        (tmp_path / "a" / f"f.{kind}").write_text(texts[kind])
+    options = {"fileFormat": kind} | ({"dataSchema": "n bigint, t timestamp"} if kind in texts else {})
     code = (
         "import sys\n"
         "from tests.spark.reading import stream_reader\n"
-        f"reader = stream_reader({str(tmp_path)!r}, eventTimeColumn='t')\n"
+        f"reader = stream_reader({str(tmp_path)!r}, eventTimeColumn='t', **{options!r})\n"
         "start = reader.initialOffset()\n"
         "end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
         "assert reader.partitions(start, end)[0].splits\n"

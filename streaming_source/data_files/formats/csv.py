@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import to_numpy
 from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, option_field
 from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
@@ -234,7 +235,7 @@ class CsvFormat(RecordFormat):
             if is_time(field.type):
                 raw, column = column, self._written.read(column, field.type)
                 if column.null_count > raw.null_count:
-                    malformed |= pc.and_(raw.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
+                    malformed |= to_numpy(pc.and_(raw.is_valid(), column.is_null()))
             elif pa.types.is_floating(field.type) and not pc.all(pc.is_finite(column)).as_py():
                 raise ValueError("a number that is none, or infinite, may be written otherwise than in Spark")
             columns.append(column)

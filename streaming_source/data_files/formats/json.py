@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import to_numpy
 from alignment.watermarks import BoolArray
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
@@ -253,7 +254,7 @@ def _typed(
         array = pa.StructArray.from_arrays([part for part, _, _ in parts], fields=[*data_type], mask=column.is_null())
         return array, None, _either(mask for _, *masks in parts for mask in masks)
     if pa.types.is_list(data_type):
-        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        lengths = to_numpy(column.value_lengths())
         values, unfit, bad = _typed(column.flatten(), data_type.value_type, written)
         of_list = np.repeat(np.arange(len(column)), lengths)
         of_lists = [
@@ -270,7 +271,7 @@ def _typed(
         array = written.read(column, data_type)
     if array.null_count == column.null_count:
         return array, None, None
-    return array, pc.and_(column.is_valid(), array.is_null()).to_numpy(zero_copy_only=False), None
+    return array, to_numpy(pc.and_(column.is_valid(), array.is_null())), None
 
 
 def _either(masks: Iterable[BoolArray | None]) -> BoolArray | None:

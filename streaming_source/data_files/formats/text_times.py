@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import from_numpy, to_numpy
 from alignment.time_texts import UTC, parse_dates, parse_times
 from streaming_source.exceptions import OptionError
 
@@ -94,8 +95,7 @@ class TimePattern:
         for grammar, excluded in self.choices:
             of_choice, fits = self._parse(pc.extract_regex(texts, grammar), local)
             for beginning in excluded:
-                begins = pc.match_substring_regex(texts, beginning).fill_null(False)
-                fits &= ~np.asarray(begins.to_numpy(zero_copy_only=False), np.bool_)
+                fits &= ~to_numpy(pc.match_substring_regex(texts, beginning))
             values, valid = np.where(fits & ~valid, of_choice, values), valid | fits
             if valid.all():
                 break
@@ -243,7 +243,7 @@ class WrittenTimes:
             else:
                 micros, valid = self.of_dates.parse(texts)
                 days = micros // _US_PER_DAY
-            return pa.array(np.where(valid, days, 0).astype(np.int32), mask=~valid).cast(pa.date32()).cast(data_type)
+            return from_numpy(np.where(valid, days, 0), valid).cast(pa.int32()).cast(pa.date32()).cast(data_type)
         # A time that has no zone must not be written with one.
         zone = self.zone if data_type.tz is not None else None
         if self.of_times is None:
@@ -300,4 +300,4 @@ def _timestamps(micros: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_], dat
         steps = np.where(valid, micros, 0) * factor
     else:
         steps = micros // (1_000_000 // per_second) if per_second < 1_000_000 else micros
-    return pa.array(steps, pa.int64(), mask=None if valid.all() else ~valid).cast(data_type)
+    return from_numpy(steps, valid).cast(data_type)
