@@ -3,14 +3,17 @@
 2 million rows of five columns, 8 directories of 4 files; the sixteen are made by `maxRowsPerTrigger`, with a `maxDrift`
 of a minute, of Spark's own by `maxFilesPerTrigger`. Seconds are those of the micro-batches as the progress has them
 (`triggerExecution`), without what comes before the first; plans are its `latestOffset`.
+
+`FORMATS=csv,json python -m benchmarks formats` measures some of them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,7 +27,7 @@ from pyarrow import parquet as pq
 import streaming_source
 from benchmarks.data import FILES, SPLITS, narrow
 from benchmarks.on_spark import session
-from benchmarks.report import Report, in_turn, median_ratio, ratio
+from benchmarks.report import Report, median_ratio, ratio
 
 DDL = "ts timestamp, key bigint, value double, n bigint, s string"
 MICRO_BATCHES = 16
@@ -40,21 +43,22 @@ Figures = npt.NDArray[np.float64]
 def run(report: Report, folder: Path, *, quick: bool) -> None:
     rows = 500_000 if quick else 2_000_000
     rounds = 2 if quick else 5
-    for kind in dict.fromkeys(name.partition(",")[0] for name in FORMATS):
+    kinds = {name: name.partition(",")[0] for name in FORMATS}
+    wanted = os.environ.get("FORMATS", ",".join(kinds.values())).split(",")
+    for kind in dict.fromkeys(wanted):
         _write(folder / "formats" / kind, rows, kind)
     spark, lines = session(), []
-    for name, columns in FORMATS.items():
-        kind = name.partition(",")[0]
+    for name, kind in kinds.items():
+        if kind not in wanted:
+            continue
+        columns = FORMATS[name]
         for batches in (1, MICRO_BATCHES):
             data = folder / "formats" / kind
             jobs = {
                 "ours": _job(_ours(spark, data, kind, columns, rows, batches), folder),
                 "spark": _job(_sparks(spark, data, kind, batches), folder),
             }
-            # In both orders: who comes second finds warm caches.
-            found = in_turn(jobs, (rounds + 1) // 2)
-            for contestant, figures in in_turn(dict(reversed(jobs.items())), rounds // 2).items():
-                found[contestant] += figures
+            found = _in_both_orders(jobs, rounds)
             ours, sparks = ([float(one[0]) for one in found[who]] for who in ("ours", "spark"))
             first, further = (statistics.median(float(one[at]) for one in found["ours"]) for at in (1, 2))
             rate = f"{rows / statistics.median(ours) / 1e6:.2f} M/s"
@@ -67,6 +71,16 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
     spark.stop()
     header = ["format", "micro-batches", "rows", "speed against Spark's own", "first plan", "a further plan"]
     report.table(f"Windowed count by key, {rows:,} rows of five columns ({rounds} rounds in turn)", header, lines)
+
+
+def _in_both_orders(jobs: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, list[Figures]]:
+    """Figures of rounds after one that does not count: who comes second finds warm caches."""
+    found: dict[str, list[Figures]] = {name: [] for name in jobs}
+    for number in range(rounds + 1):
+        for name in sorted(jobs, reverse=number % 2 == 1):
+            figures = jobs[name]()
+            found[name] += [figures] if number else []
+    return found
 
 
 def _write(folder: Path, rows: int, kind: str) -> None:
