@@ -162,8 +162,12 @@ class ExactTimes:
         size = self.filled + rows
         starts = blocks.at[kept].astype(np.int64)
         moved = ranges(starts, starts + sizes)
+        has_room = size <= self.exact.size <= 4 * size
         for name in ("exact", "latest"):
-            column = np.empty(max(size, min(2 * size, self.cached_times)), np.int64)
-            column[: self.filled] = getattr(self, name)[moved]
+            column = before = getattr(self, name)
+            if not has_room:
+                # Fresh memory takes as long as all else.
+                column = np.empty(max(size, min(2 * size, self.cached_times)), np.int64)
+            column[: self.filled] = before[moved]
             setattr(self, name, column)
         blocks.at[kept] = ends - sizes

@@ -464,7 +464,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
         if self.runtime.event_times.loads_ahead:
             self.runtime.event_times.load_ahead(engine.times_to_load(max_rows))
-        plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
+        with self.runtime.event_times.planning():
+            plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
         if awaits_scan and plan.awaits_scan:
             return False
         lets_others_plan = group is not None and group.lets_others_plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,45 @@ def test_a_file_that_is_written_on_while_it_is_scanned_in_parts_is_an_error(tmp_
         file.write("400,31\n")
     with pytest.raises(DataLossError, match="was appended to or rewritten"):
         run.run()
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_first_parts_of_a_scan_are_small(tmp_path: Path) -> None:
+    for split in range(2):
+        (tmp_path / f"s{split}").mkdir()
+        lines = "".join(f"{10 * row + split},{row:060}\n" for row in range(90_000))
+        (tmp_path / f"s{split}" / "part-0.csv").write_text(lines)
+    run = SourceHarness(
+        FileSource(str(tmp_path), format=CsvFormat(), data_schema=SCHEMA, split_by="directory"),
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("t", unit="us"),
+        max_rows=1000,
+        available_now=True,
+    )
+    assert run.run_batch() is not None
+    assert 1000 < run.coordinator.runtime.engine.index.ends().sum() < 70_000, "of 180,000 records"
+
+
+@pytest.mark.usefixtures("small_parts", "unhurried")
+def test_no_part_of_a_scan_begins_while_a_plan_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rising(tmp_path, 2, 30)
+    run = rising(tmp_path, 10)
+    runtime = run.coordinator.runtime
+    plan, lock, may_begin = runtime.engine.plan, runtime.event_times._lock, list[bool]()
+
+    def begins() -> bool:
+        if found := lock.acquire(blocking=False):
+            lock.release()
+        return found
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        with ThreadPoolExecutor(1) as other:
+            may_begin.append(other.submit(begins).result())
+        return plan(*arguments, **named)
+
+    monkeypatch.setattr(runtime.engine, "plan", noted)
+    assert run.run_batch() is not None
+    assert may_begin
+    assert not any(may_begin)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -16,9 +16,10 @@ from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import FileBlocks
 from streaming_source.data_files.scan import FileScan
 
+_FIRST_ROWS: Final = 16_384
 _ENOUGH_ROWS: Final = 65_536
 _ENOUGH_FILES: Final = 16
-"""A part of a scan has so many rows, or files, or a few more."""
+"""A part of a scan has so many rows, or files, or a few more; the first parts, for which a plan waits, less."""
 
 _WHOLE_BYTES: Final = 64 << 20
 """Files up to this size are described several at once where fewer splits are left than can be scanned."""
@@ -66,6 +67,7 @@ class LogScan:
         self._describe, self._open_scan, self._look = describe, open_scan, look
         self._map, self._run, self._has_begun = map_on_workers, retries.run, False
         self._current: tuple[NewFile, FileScan] | None = None
+        self._rows = 0
         self.latest_us = self._latest_in_file_us = NO_TIMESTAMP
         self.disorder_us = 0
         """How far a block goes back behind one before it in its file, at most."""
@@ -79,13 +81,14 @@ class LogScan:
 
         After the first part, which a plan waits for, a part has `at_once` files if these are not large.
         """
-        found, rows = self._wholes(at_once), 0
-        while not found or (rows < _ENOUGH_ROWS and len(found) < _ENOUGH_FILES and at_once == 1 and not self.is_done):
-            found.append(self._next(_ENOUGH_ROWS - rows))
+        found, rows, enough = self._wholes(at_once), 0, min(max(self._rows, _FIRST_ROWS), _ENOUGH_ROWS)
+        while not found or (rows < enough and len(found) < _ENOUGH_FILES and at_once == 1 and not self.is_done):
+            found.append(self._next(enough - rows))
             rows += 0 if (blocks := found[-1].new.blocks) is None else int(blocks.rows.sum())
         self._has_begun = True
         for part in found:
             if part.new.blocks is not None:
+                self._rows += int(part.new.blocks.rows.sum())
                 self._note(part.new.blocks, begins=part.begins, limit_us=limit_us)
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType
 
 import numpy as np
@@ -140,6 +141,10 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     def emitted_before(self, split_id: str, number: int) -> tuple[int, bool] | None:
         """Return what the source emitted of a split with the records before a number: see `SourceWatermarks`."""
         return None
+
+    def planning(self) -> AbstractContextManager[object]:
+        """Return what is entered while a plan is made."""
+        return nullcontext()
 
     def before_plan(self) -> None:
         """A micro-batch is planned next."""

@@ -21,7 +21,7 @@ from streaming_source.data_files.evolution import check_distinct, found_as, own_
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records, unlike_lines, unlike_records
-from streaming_source.data_files.formats.lines import LineFile
+from streaming_source.data_files.formats.lines import INFERRED_BLOCKS, LineFile
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import is_time
 from streaming_source.exceptions import OptionError, SchemaError
@@ -98,7 +98,7 @@ class CsvFormat(RecordFormat):
             raise self._needs_schema()
         with self._opened(file, pa.schema([])) as lines:
             names = lines.names
-            _, data = next(lines.runs(), (0, b""))
+            _, data = next(lines.runs(INFERRED_BLOCKS), (0, b""))
         if not names:
             raise self._nothing_to_infer_from(file.path)
         with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):

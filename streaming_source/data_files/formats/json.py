@@ -19,7 +19,7 @@ from alignment.watermarks import BoolArray
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.json_values import decoded_base64, elements_in, read_records
-from streaming_source.data_files.formats.lines import LONGEST_RECORD, LineFile, line_ends
+from streaming_source.data_files.formats.lines import INFERRED_BLOCKS, LONGEST_RECORD, LineFile, line_ends
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
 
@@ -53,7 +53,7 @@ class JsonFormat(RecordFormat):
             self._opened(file, pa.schema([])) as lines,
             malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"),
         ):
-            for _, data in lines.runs():
+            for _, data in lines.runs(INFERRED_BLOCKS):
                 whole = self._split(data)
                 if not _is_parsable(data, len(whole)):
                     whole = [record for record in whole if _is_parsable(record, 1)]

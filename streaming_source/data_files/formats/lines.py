@@ -26,7 +26,13 @@ from streaming_source.data_files.formats.base import Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 _COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
-_BLOCK_BYTES: Final = 4 * 1024 * 1024
+_BLOCK_BYTES: Final = 1024 * 1024
+_REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that are read at once of a store, for which each read waits."""
+
+INFERRED_BLOCKS: Final = 4
+"""Blocks of records of which the types of columns are inferred."""
+
 _PEEK_BYTES: Final = 64 * 1024
 LONGEST_RECORD: Final = 64 * 1024 * 1024
 _BYTE_ORDER_MARK: Final = codecs.BOM_UTF8
@@ -46,7 +52,7 @@ class LineFile(OpenFile):
     """An open file, read in runs of whole records, as decompressed UTF-8.
 
     A run has at most `block_bytes` of the format, unless a single record is longer. `names` are the names of all
-    columns. `again` opens a compressed stream once more, to find where it breaks.
+    columns. `again` opens a compressed stream once more, to find where it breaks; runs are read by `at_once` bytes.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class LineFile(OpenFile):
         *,
         seeks: bool,
         again: Callable[[], pa.NativeFile] | None = None,
+        at_once: int = 0,
     ) -> None:
         self.path = path
         self.seeks = seeks
@@ -66,6 +73,7 @@ class LineFile(OpenFile):
         self._format = file_format
         self._stream = stream
         self._again = again
+        self._at_once = at_once
         self._offset = 0
         # Bytes that were read from the stream and not returned yet.
         self._ahead = b""
@@ -119,12 +127,12 @@ class LineFile(OpenFile):
         self._ahead = data + self._ahead
         self._offset -= len(data)
 
-    def runs(self) -> Iterator[tuple[int, bytes]]:
+    def runs(self, blocks: int = 1) -> Iterator[tuple[int, bytes]]:
         """Yield `(offset, bytes)` of runs of whole records up to the end; the last line may have no line end.
 
-        Where a run ends depends only on where it begins.
+        Where a run, of so many `blocks` at most, ends depends only on where it begins.
         """
-        while run := self._whole_records(self._format.block_bytes):
+        while run := self._whole_records(blocks * self._format.block_bytes, self._at_once):
             yield self._offset, run
             self._offset += len(run)
 
@@ -137,11 +145,11 @@ class LineFile(OpenFile):
                 break
         return end
 
-    def _whole_records(self, size: int) -> bytes:
+    def _whole_records(self, size: int, at_once: int = 0) -> bytes:
         """Return whole records of at most `size` bytes, or one longer record; empty at the end of the file."""
         wanted = size
         while True:
-            ended = self._fill(wanted)
+            ended = self._fill(wanted, at_once)
             end = len(self._ahead) if ended else self._format.end_of_records(self._ahead[:wanted])
             if end or ended:
                 taken, self._ahead = self._format._with_line_ends(self._ahead[:end]), self._ahead[end:]
@@ -156,11 +164,11 @@ class LineFile(OpenFile):
                 )
             wanted += size
 
-    def _fill(self, size: int) -> bool:
-        """Read until `size` bytes are ahead. Return whether the stream ended before that."""
+    def _fill(self, size: int, at_once: int = 0) -> bool:
+        """Read until `size` bytes are ahead, or more. Return whether the stream ended before that."""
         while len(self._ahead) < size:
             try:
-                more: bytes = self._stream.read(size - len(self._ahead))
+                more: bytes = self._stream.read(max(size - len(self._ahead), at_once))
             except (pa.ArrowException, OSError, EOFError, ValueError) as error:
                 at = self._offset + len(self._ahead)
                 if self._again is not None and not is_transient(error):
@@ -250,7 +258,9 @@ class LineFormat(FileFormat):
                 stream, same_bytes = self._stream(stream)
             try:
                 seeks = codec is None and utf_8 and same_bytes
-                lines = LineFile(self, path, stream, seeks=seeks, again=again if codec and same_bytes else None)
+                at_once = 0 if file.filesystem.type_name == "local" else _REQUEST_BYTES
+                again_if = again if codec and same_bytes else None
+                lines = LineFile(self, path, stream, seeks=seeks, again=again_if, at_once=at_once)
                 lines.case_sensitive = file.case_sensitive
                 lines.names = self.begin(lines, schema)
                 yield lines
