@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -47,6 +48,10 @@ _LIMIT_S = 60
 _LIMIT_WITH_SERVICE_S = 300
 _LIMIT_SLOW_S = 900
 
+_MEMORY = Path("/dev/shm")
+_ENOUGH_MEMORY = 4 << 30
+"""So much must be free in memory for the tests to write their files there."""
+
 _SAMPLE = 16
 """One of so many calls of an engine is checked."""
 _checked_calls = [1]
@@ -58,9 +63,26 @@ _open_since = [0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Spark run its plans as they are, in short runs; in `make soak` it generates code, as for users."""
+    """Let Spark run its plans as they are, in short runs; in `make soak` it generates code, as for users.
+
+    Files of tests are in memory, where there is room: they make and remove a hundred thousand, and wait for many.
+    """
     if not _in_soak(config):
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+        if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH_MEMORY and os.access(_MEMORY, os.W_OK):
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage meanwhile: all that comes stays to the end, and is not looked through afterwards either."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
