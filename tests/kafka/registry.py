@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
+
+import certifi
+import pytest
 
 __all__ = ["Registry", "serving"]
 
@@ -49,6 +55,16 @@ class Registry:
                 number = versions[which - 1]
                 return {"subject": subject, "version": which, "id": number, **self.schemas[number - 1]}
         return None
+
+
+@cache
+def _one_authority() -> str:
+    """A file with one of the authorities that a client trusts: it reads all 140 of them each time it is made."""
+    known = Path(certifi.where()).read_text(encoding="ascii", errors="ignore")
+    end = "-----END CERTIFICATE-----\n"
+    with tempfile.NamedTemporaryFile("w", suffix=".pem", delete=False) as file:
+        file.write(known[: known.index(end) + len(end)])
+    return file.name
 
 
 @contextmanager
@@ -96,7 +112,9 @@ def serving(user: str = "") -> Iterator[Registry]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield registry
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", _one_authority())
+            yield registry
     finally:
         server.shutdown()
         thread.join()

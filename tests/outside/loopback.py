@@ -38,7 +38,7 @@ def listening() -> Iterator[Listening]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     found = Listening(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield found
