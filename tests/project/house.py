@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tests.project.test_import_rule import PACKAGES, ROOT, Module, imports_of, modules, within
+from tests.project.test_import_rule import PACKAGES, ROOT, Module, imports_of, modules, nodes, within
 
 MOST_CODE_OF_AN_INIT = 40
 MOST_POSITIONAL = 6
@@ -96,7 +96,7 @@ class Lines:
 def lines_of(source: str) -> Lines:
     """Count the lines of one module."""
     documented: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         # Under an attribute too: a string that stands for itself is for the reader.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             documented.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -110,7 +110,7 @@ def lines_of(source: str) -> Lines:
 
 def constructor_calls(source: str) -> Iterator[tuple[int, str]]:
     """Yield `(line, class)` of each call of a class that gives more arguments by position than a reader can follow."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Call) and len(node.args) > MOST_POSITIONAL:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called == "cls" or called.lstrip("_")[:1].isupper():
@@ -122,7 +122,7 @@ def text_functions(found: Iterable[Module]) -> Iterator[tuple[str, int]]:
     for module in found:
         if within(module.name, *OF_RECORDS) and not module.name.endswith(".split"):
             continue
-        for node in ast.walk(ast.parse(module.source)):
+        for node in nodes(module.source):
             is_one = isinstance(node, ast.FunctionDef) and (
                 module.name == "alignment.codec" or TO_TEXT_AND_BACK.search(node.name) is not None
             )
@@ -136,7 +136,7 @@ def questions(found: Iterable[Module]) -> list[str]:
     return [
         f"{module.name}:{getattr(node, 'name', '')}"
         for module in found
-        for node in ast.walk(ast.parse(module.source))
+        for node in nodes(module.source)
         if isinstance(node, kinds) and QUESTION.match(ast.get_docstring(node) or "")
     ]
 
@@ -148,7 +148,7 @@ def inits_with_code(found: Iterable[Module]) -> list[str]:
 
 def _own_code(source: str) -> int:
     exports = 0
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         # `_HOMES`: from where each name is imported when it is used first.
         is_table = isinstance(target, ast.Name) and target.id in ("__all__", "_HOMES")

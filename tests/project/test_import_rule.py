@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,18 @@ class Import:
     typing_only: bool
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a module, which nobody changes: the house looks through all of them a dozen times."""
+    return ast.parse(source)
+
+
+@cache
+def nodes(source: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module, as `ast.walk` goes."""
+    return tuple(ast.walk(parsed(source)))
+
+
 def modules(root: Path) -> list[Module]:
     """Return every module of the two packages below ``root``."""
     found = []
@@ -54,7 +67,7 @@ def modules(root: Path) -> list[Module]:
 
 def imports_of(module: Module) -> list[Import]:
     """Return every import of a module, those through ``import_module("...")`` and ``__import__`` too."""
-    return list(_walk(ast.parse(module.source), module, lazy=False, typing_only=False))
+    return list(_walk(parsed(module.source), module, lazy=False, typing_only=False))
 
 
 def _walk(node: ast.AST, module: Module, *, lazy: bool, typing_only: bool) -> Iterator[Import]:
@@ -175,7 +188,7 @@ def violations(module: Module) -> list[str]:
 
 def defines_all(module: Module) -> bool:
     """Return whether the module assigns ``__all__`` at its top level."""
-    for node in ast.parse(module.source).body:
+    for node in parsed(module.source).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             return True
@@ -193,7 +206,7 @@ def test_every_import_follows_the_rule() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    missing = [module.name for module in modules(ROOT) if not ast.get_docstring(ast.parse(module.source))]
+    missing = [module.name for module in modules(ROOT) if not ast.get_docstring(parsed(module.source))]
     assert not missing, f"modules without a docstring: {missing}"
 
 

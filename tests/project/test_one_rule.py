@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
             yield from ((node.module, alias.name) for alias in node.names)
 
 
+@cache
 def imported_by_queries() -> set[tuple[str, str]]:
     """All that modules of a query import from others of ours."""
     found: set[tuple[str, str]] = set()
