@@ -172,7 +172,7 @@ FRAME = StructType().add("t", TimestampType()).add("n", LongType()).add("s", Str
 
 PLACES: Sequence[tuple[str, int | None, str]] = [
     (kind, max_rows, split_by)
-    for kind, max_rows in (("local", None), ("s3", 37), ("fsspec", 37), ("local", 37))
+    for kind, max_rows in (("local", None), ("s3", 90), ("fsspec", 37), ("local", 37))
     for split_by in ("directory", "file")
 ]
 

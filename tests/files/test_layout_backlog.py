@@ -124,7 +124,7 @@ def waiting_in_a_backlog(n: int) -> Backlog:
 
 
 def test_a_waiting_file_takes_few_bytes() -> None:
-    n = 20_000
+    n = 8_000
     backlog, held, _ = traced(waiting_in_a_backlog, n)
     assert held / n < 300
     assert [backlog.pop().file.size for _ in range(n)] == list(range(n))

@@ -8,7 +8,6 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,16 @@ from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import AlignmentError, MalformedDataError, OptionError, PathNotFoundError
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, SourceHarness
-from tests.examples import one_in
+from tests.examples import each_once
 from tests.files.stores import SECRET, Store, open_store, s3_store
 from tests.files.test_layout_crashes import LAYOUTS, STEPS, run_batch
 from tests.files.test_layout_orders import look_again, rows, strategy
 from tests.spark.reading import read_all, read_batch
 
+STORES = ("local", "s3", "fsspec", "fsspec without times")
 
-@pytest.fixture(params=["local", "s3", "fsspec", "fsspec without times"])
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(request.param, tmp_path, request)
 
@@ -62,10 +63,7 @@ def all_rows(split_by: str, files: int = 6) -> list[tuple[str, int]]:
 
 
 # test_layout_crashes.py has all of them on local files.
-@pytest.mark.parametrize(
-    ("killed", "layout"),
-    one_in(7, product(STEPS, LAYOUTS)),
-)
+@pytest.mark.parametrize(("store", "killed", "layout"), each_once(STORES, STEPS, list(LAYOUTS)), indirect=["store"])
 def test_every_row_is_read_once_wherever_the_files_lie(store: Store, layout: str, killed: str) -> None:
     fill(store)
     run = SourceHarness(store.source(bounded=True, **LAYOUTS[layout]), strategy("10 seconds"), max_rows=5)

@@ -315,11 +315,11 @@ def test_the_log_tells_what_was_finished_up_to_any_state_that_it_is_restarted_fr
 
 def test_the_log_is_a_few_files_however_many_states_there_were(tmp_path: Path) -> None:
     logged = log(tmp_path)
-    for state in range(1, 2001):
+    for state in range(1, 801):
         state_of_offset = logged.save(state, [file_of(state, 0)], None, 0)
     (directory,) = tmp_path.iterdir()
     assert len(list(directory.iterdir())) < 3 * 32
-    assert held(log(tmp_path, state_of_offset)) == 2000
+    assert held(log(tmp_path, state_of_offset)) == 800
     assert directory.name == f"_{state_of_offset.log[0]}"  # type: ignore[index]
 
 

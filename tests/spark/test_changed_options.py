@@ -86,7 +86,7 @@ def read(options: dict[str, str], kind: str, at: Any, micro_batches: int = 1000)
 
 def run_twice(kind: str, before: dict[str, str], after: dict[str, str], change: Change) -> list[Any]:
     """The rows of both runs; [] of a change that is refused, as it must be."""
-    first, at, watermarks = read(before, kind, None, micro_batches=5)
+    first, at, watermarks = read(before, kind, None, micro_batches=3)
     assert first
     if change.refused:
         with pytest.raises(AlignmentError, match=change.refused):
@@ -114,7 +114,7 @@ def test_files_with_another_option(change: Change, data: Path, tmp_path: Path, m
     for name in NAMES:
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         os.link(data / "parquet" / f"{name}.parquet", tmp_path / "in" / f"{name}.parquet")
-    common = {"path": "{in}", "eventTimeColumn": "t", "bounded": "true", "maxRowsPerTrigger": "4", "timeZone": "UTC"}
+    common = {"path": "{in}", "eventTimeColumn": "t", "bounded": "true", "maxRowsPerTrigger": "8", "timeZone": "UTC"}
     before, after = (filled({**common, **given}, **places) for given in (change.before, change.after))
     rows = run_twice("aligned_files", before, after, change)
     by_split: dict[str, list[int]] = {}

@@ -114,9 +114,8 @@ def test_commits_that_overlap_are_read_again_as_they_were(tmp_path: Path) -> Non
 
     expected = Counter(dict.fromkeys(range(200), ROWS)) + Counter([*range(200, 212), 999])
     assert sum(found, Counter()) == expected
-    for start, end, batch in zip(offsets, offsets[1:], found, strict=False):
-        assert numbers(reading(path).between(start, end)) == batch
-        assert numbers(reading(path, bounded="false").between(start, end)) == batch
+    for place, (start, end, batch) in enumerate(zip(offsets, offsets[1:], found, strict=False)):
+        assert numbers(reading(path, bounded=("true", "false")[place % 2]).between(start, end)) == batch
 
 
 def test_a_file_that_is_gone_when_a_micro_batch_is_read_again_is_an_error(tmp_path: Path) -> None:
