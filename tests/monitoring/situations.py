@@ -14,7 +14,7 @@ from streaming_source.coordinator import SourceCoordinator
 from streaming_source.coordinator.group_exchange import GroupExchange
 from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.monitoring.explained import ExplainedQuery, explain, explain_checkpoint
-from streaming_source.monitoring.report import WatermarkReport
+from streaming_source.monitoring.report import NOTE, WHY, WatermarkReport
 from streaming_source.spark.offsets import OffsetCodec
 from streaming_source.testing import FakeClock, InlineWorkers, SourceHarness, TestingSource
 from streaming_source.tools.testing.source import Element
@@ -51,6 +51,7 @@ class Situation:
         reports: Reports | None = None,
         in_group: bool = False,
         available_now: bool = False,
+        note: str | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.clock.advance_to(START_US)
@@ -59,6 +60,7 @@ class Situation:
         strategy = strategy if idle is None else strategy.with_idleness(idle)
         strategy = strategy if drift is None else strategy.with_watermark_alignment("pair", drift)
         self.folder = folder
+        self._note = note
         (folder / "checkpoint" / "offsets").mkdir(parents=True)
         self.other = self._exchange("payments") if in_group else None
         self._harness = _Harness(
@@ -143,6 +145,8 @@ class Situation:
 
     def _write(self, *, committed: bool = True) -> None:
         offset = self._codec.encode(self._harness.state, self._harness.coordinator.explain())
+        if self._note is not None:
+            offset[WHY][NOTE] = self._note
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock.now_us() // 1000}
         for log in ("offsets", "commits") if committed else ("offsets",):
             folder = self.folder / "checkpoint" / log

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from alignment.combine import SplitStatus
 from alignment.explain import Bounds, Cause, Explanation, QueryEnd, SplitExplanation, WaitsFor
@@ -16,7 +18,10 @@ from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote, Writer, error_of_task, leave_error, notes_of
 from streaming_source.monitoring.query_state import QueryState, end_by_notes, with_cause
 from streaming_source.monitoring.report import WatermarkReport
-from tests.monitoring.situations import Situation, at, sink_hangs
+from streaming_source.tools.cli.main import app
+from streaming_source.tools.pages.watch import CheckpointWatch
+from tests.monitoring.pages import data_of
+from tests.monitoring.situations import Situation, _Wrapped, at, records, sink_hangs
 
 CONCURRENT = "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 3."
 
@@ -113,6 +118,41 @@ def test_an_available_now_run_that_was_killed_has_not_ended(tmp_path: Path) -> N
     assert "Start the query again with the same checkpointLocation" in text
     assert "The run has ended" not in text
     assert "maxDrift" not in text
+
+
+@pytest.mark.parametrize("surface", ["explain", "report", "watch", "query"])
+def test_a_run_whose_driver_was_killed_is_said_to_be_that_wherever_one_looks(tmp_path: Path, surface: str) -> None:
+    """The out-of-memory killer leaves the checkpoint, and a note that neither its planner nor Spark has closed."""
+    (tmp_path / "streaming-source-0").mkdir(mode=0o700)
+    note = Writer(None, folder=tmp_path / "streaming-source-0")
+    query = Situation(tmp_path, {"a": records(range(20))}, available_now=True, idle=None, max_rows=5, note=note.name)
+    query.run(2)
+    report = WatermarkReport.of_progress(query.recentProgress[-1])[0]
+    assert report is not None
+    note.report(report, report.to_json())
+    os.close(note._locked)
+    checkpoint = str(tmp_path / "checkpoint")
+    if surface == "explain":
+        said = CliRunner().invoke(app, ["explain", checkpoint]).stdout
+    elif surface == "report":
+        drawn = CliRunner().invoke(app, ["report", checkpoint, "-o", str(tmp_path / "report.html")])
+        assert drawn.exit_code == 0, drawn.output
+        (source,) = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["sources"]
+        said = " ".join([source["why"], *(text for _, text in source["advice"])])
+    elif surface == "watch":
+        (source,) = CheckpointWatch(checkpoint).latest.data["sources"]
+        said = " ".join([source["why"], *(text for _, text in source["advice"])])
+    else:
+        query.isActive, query._jsq = False, _Wrapped(tmp_path / "checkpoint", None)
+        said = str(query.explain())
+    said = " ".join(said.split())
+    query.close()
+    assert "was killed" in said
+    assert "start the query again with the same checkpointLocation" in said.replace("Start", "start")
+    assert "10 known records unread" in said
+    assert "The run has ended" not in said
+    assert "maxDrift" not in said
+    assert "exact watermark" not in said
 
 
 def test_an_available_now_run_that_came_to_its_end_has_ended(tmp_path: Path) -> None:
