@@ -80,7 +80,7 @@ class FrameOptions:
         None,
         "eventTimeAs",
         text,
-        "Name of the column with the event time, which is added unless it is a timestamp column of that name.",
+        "Name of the event-time column. It is added, unless the event time is a timestamp column of that name already.",
         "the timestamp column where it comes from, else `event_time`",
     )
     lateness: str | None = option_field(
@@ -184,9 +184,9 @@ class FrameOptions:
         True,
         "noDataMicroBatches",
         boolean,
-        "Not needed in a classic session, from which frames with the exact watermark take it as they are made: whether "
-        "`spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a micro-batch of "
-        "its watermark alone, in which Spark closes the last windows.",
+        "The value of `spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a "
+        "micro-batch of its watermark alone, in which Spark closes the last windows. Needed under Spark Connect alone: "
+        "from a classic session frames with the exact watermark take it as they are made.",
     )
     available_now_checkpoint: str | None = option_field(
         None,

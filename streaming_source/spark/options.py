@@ -53,8 +53,8 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "timePattern",
             any_text,
-            "The part of an event-time column of text that is the time, in ISO-8601, or with `timestampUnit` a number: "
-            r"a regular expression with one group, as in `^\[(.*?)\]`. See [Logs of text](logs.md).",
+            "For an event-time column of text: a regular expression whose one group is the time, in ISO-8601, or with "
+            r"`timestampUnit` a number, as in `^\[(.*?)\]`. See [Logs of text](logs.md).",
             None,
             "all of it",
             fixed=_OTHER_TIMES,
@@ -62,8 +62,8 @@ STRATEGY_OPTIONS: Final = OptionSet(
         Option(
             "timeZone",
             _time_zone,
-            "Of times that are written without one, as in `Europe/Berlin` or `+02:00`. `spark.readStream` and "
-            "`spark.read` do not know that of the session: name it there, where times may be written so.",
+            "Zone of times that are written without one, as in `Europe/Berlin` or `+02:00`. `spark.readStream` and "
+            "`spark.read` do not know that of the session: give the option there, where times may have no zone.",
             None,
             "that of the session",
             fixed=_OTHER_TIMES,
@@ -85,7 +85,7 @@ STRATEGY_OPTIONS: Final = OptionSet(
             _IDLE_US,
             "1 minute; in AvailableNow the second run",
         ),
-        Option("maxDrift", duration(), "How far any split is read ahead of the slowest one's reach."),
+        Option("maxDrift", duration(), "How far any split is read ahead of the slowest one."),
         Option(
             "alignmentGroup",
             text,

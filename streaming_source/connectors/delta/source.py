@@ -124,7 +124,7 @@ class DeltaSource(TableSource):
         "read",
         "filesOutside",
         choice(*get_args(FilesOutside)),
-        "What becomes of files that the log names outside of the table's folder, as in a shallow clone: `read` or "
+        "How to treat files that the log names outside of the table's folder, as in a shallow clone: `read` or "
         "`fail`. Who may write to the table can name any file there that this query may read.",
     )
 

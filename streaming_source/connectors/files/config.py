@@ -142,7 +142,7 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         None,
         "stateLocation",
         text,
-        "With splitBy=file: a directory for a log of finished files, so that an offset has none of them. It may be "
+        "With splitBy=file: a directory for a log of finished files, so that offsets do not list them. It may be "
         "given to a query that has run without.",
     )
     allow_overwrites: bool = option_field(
@@ -203,7 +203,7 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         False,
         "ignoreSinkLog",
         boolean,
-        "Read all files of a directory that Spark's file sink writes, whatever its log has. `read_stream` and "
+        "Read all files of a directory that Spark's file sink writes, not only those in its log. `read_stream` and "
         "`from_source` take it from `spark.sql.streaming.fileStreamSink.ignoreMetadata`; with `readStream.format` it "
         "has to be given.",
         "the session's, else false",

@@ -243,8 +243,8 @@ def _says_earlier(explanation: Explanation) -> str:
     assert record is not None
     return because(
         explanation,
-        f"has a record that is not read yet, at {record.place}, of {moment(record.time_us)}: what is there is never "
-        "late, so no window that ends later closes before it is read",
+        f"has a record that is not read yet, at {record.place}, of {moment(record.time_us)}: a record that the "
+        "planner has seen is never late, so no window that ends later closes before it is read",
     )
 
 
@@ -318,7 +318,7 @@ def _limit_the_future(reports: Sequence[Explanation]) -> Iterator[Advice]:
             "maxFutureSkew",
             f"{_dated(reports, latest)}. {_leap(last)}begin with a new checkpoint, and with maxFutureSkew, '1 hour' "
             "say. Records that are further ahead of the clock are then invalid: they move no watermark, and "
-            f"invalidTimestamp decides what becomes of them.{_zone(last, latest)}",
+            f"invalidTimestamp decides how they are handled.{_zone(last, latest)}",
         )
 
 
