@@ -149,8 +149,8 @@ class PlannerWarnings:
         _log.warning(
             "records that are there and not read yet are up to %s behind those that were read, and maxOutOfOrderness "
             "is %s: files have records out of order. Spark drops them where withWatermark has a smaller delay. Use the "
-            "exact watermark, with read_stream(spark) or from_source, with which a record that the planner has seen is never late; or give "
-            "withWatermark a larger delay, above %s as far as the files were read",
+            "exact watermark, with read_stream(spark) or from_source, with which a record that the planner has seen is "
+            "never late; or give withWatermark a larger delay, above %s as far as the files were read",
             format_duration(behind_us),
             format_duration(bound_us),
             format_duration(behind_us),
