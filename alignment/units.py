@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from alignment.arrow_times import EPOCH_UNITS, format_timestamp
@@ -42,15 +43,20 @@ def likely_unit(number: float, unit: str) -> LikelyUnit | None:
     return None
 
 
-def unit_warning(assigner: TimestampAssigner, latest_us: int) -> str | None:
-    """Return a warning if the latest event time of some records, as it was read, speaks for another unit."""
+def unit_warning(assigner: TimestampAssigner, latest_us: int, others_us: Iterable[int] = ()) -> str | None:
+    """Return a warning if the latest event time of some records, as it was read, speaks for another unit.
+
+    `others_us` are event times beside it: where one of them is of our years, the unit is right for that one.
+    """
     if not isinstance(assigner, FieldTimestampAssigner) or assigner.unit is None or latest_us == NO_TIMESTAMP:
         return None
     likely = likely_unit(latest_us * _STEPS_A_SECOND[assigner.unit] // 1_000_000, assigner.unit)
     if likely is None:
         return None
+    fix = f"if that is right, set timestampUnit = {likely.unit}, and use a new checkpointLocation"
+    if any(_FROM_S <= us // 1_000_000 < _UNTIL_S for us in others_us):
+        fix = f"others are right with {assigner.unit}, so correct these at their source"
     return (
         f"the latest event time in {assigner.column} is {format_timestamp(latest_us)} with timestampUnit = "
-        f"{assigner.unit}, and {likely.time} with {likely.unit}: if that is right, set timestampUnit = {likely.unit}, "
-        "and use a new checkpointLocation"
+        f"{assigner.unit}, and {likely.time} with {likely.unit}: {fix}"
     )

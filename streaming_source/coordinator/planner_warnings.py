@@ -167,9 +167,11 @@ class PlannerWarnings:
         from alignment.units import unit_warning
 
         self._checked_unit = True
-        latest_us = engine.index.maximum_times(engine.table.positions, plan.after.positions)
-        if warning := unit_warning(assigner, int(latest_us.max(initial=NO_TIMESTAMP))):
-            _log.warning("%s", warning)
+        positions = engine.table.positions
+        latest_us = engine.index.maximum_times(positions, plan.after.positions)
+        others_us = (*latest_us.tolist(), *engine.index.earliest_times(positions).tolist())
+        if warning := unit_warning(assigner, int(latest_us.max(initial=NO_TIMESTAMP)), others_us):
+            _log.warning("%s (split %r)", warning, engine.table.split_ids[int(latest_us.argmax())])
 
 
 def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:

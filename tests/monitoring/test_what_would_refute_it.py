@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from alignment import WatermarkStrategy
+from streaming_source.connectors.files import FileSource
 from streaming_source.monitoring.explained import explain, explain_checkpoint
+from streaming_source.testing import SourceHarness
 from streaming_source.tools.cli.main import app
 from streaming_source.tools.pages.watch import CheckpointWatch
 from tests.monitoring.situations import SECOND, Situation, _Wrapped, at, records
@@ -94,3 +100,19 @@ def test_a_unit_that_is_right_for_other_splits_is_not_blamed(tmp_path: Path) -> 
     query.close()
     assert "The event times of 'carrier=UA' are of 1970, and those of other splits are not" in said
     assert "Advice (timestampUnit)" not in said
+
+
+def test_an_option_that_is_right_for_other_records_is_not_to_be_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One split goes over from milliseconds to microseconds: the log names it, and no other unit."""
+    seconds = [at(second) // SECOND for second in range(4)]
+    for split, numbers in (("a", [s * 1000 for s in seconds]), ("b", [seconds[0] * 1000, seconds[1] * SECOND])):
+        (tmp_path / split).mkdir()
+        pq.write_table(pa.table({"t": pa.array(numbers, pa.int64())}), tmp_path / split / "x.parquet")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("t", unit="ms")
+    with caplog.at_level(logging.WARNING):
+        SourceHarness(FileSource(str(tmp_path)), strategy).run()
+    said = next(record.getMessage() for record in caplog.records if "timestampUnit" in record.getMessage())
+    assert "others are right with ms, so correct these at their source (split 'b')" in said
+    assert "set timestampUnit" not in said
