@@ -426,6 +426,35 @@ def old_split_is_new(on_call: OnCall) -> None:
     on_call.let_come(["new"], 201)
 
 
+def rename_a_directory(on_call: OnCall) -> None:
+    (on_call.folder / "in" / "b").rename(on_call.folder / "in" / "bb")
+
+
+def add_a_file_of_an_earlier_name(on_call: OnCall) -> None:
+    write_file(on_call.folder / "in" / "a" / "part-000.parquet", pa.array([T0], UTC_US), "a")
+
+
+def write_lines(on_call: OnCall, *values: str) -> None:
+    """A file of CSV without a header, in split `a`."""
+    path = on_call.folder / "in" / "a" / "part-001.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f"2026-01-01T00:00:0{n}Z,{value}\n" for n, value in enumerate(values)), encoding="utf-8")
+
+
+def record_that_no_task_reads(on_call: OnCall) -> None:
+    write_lines(on_call, "1", "2", "many")
+    on_call.start(schema="ts timestamp, n int", fileFormat="csv", mode="FAILFAST", idleTimeout="1 hour")
+
+
+def start_with_another_option(on_call: OnCall) -> None:
+    write_lines(on_call, "1", "2")
+    lines = {"schema": "ts timestamp, n int", "fileFormat": "csv", "idleTimeout": "1 hour"}
+    on_call.start(**lines)
+    on_call.query.processAllAvailable()
+    on_call.query.stop()
+    on_call.start(header="true", name="_again", **lines)
+
+
 COURSES: tuple[Course, ...] = (
     Course(
         sink_that_hangs,
@@ -736,6 +765,62 @@ COURSES: tuple[Course, ...] = (
                 stored="nothing",
                 logs=(),
                 act=start_it_twice,
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "a directory is renamed",
+                "failed",
+                "any",
+                ("query",),
+                ("b is gone, and bb has the same files", "renamed?", "Do what the error names"),
+                logs=("b is gone, and bb has the same files",),
+                act=rename_a_directory,
+            ),
+        ),
+    ),
+    Course(
+        all_read,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "a later file has an earlier name",
+                "failed",
+                "any",
+                ("query",),
+                ("part-000.parquet", "splitBy = file", "Do what the error names"),
+                logs=("part-000.parquet",),
+                act=add_a_file_of_an_earlier_name,
+            ),
+        ),
+    ),
+    Course(
+        record_that_no_task_reads,
+        (
+            Situation(
+                "a task fails",
+                "failed",
+                "a",
+                ("query",),
+                ("part-001.csv: record 2", "n = 'many'"),
+                logs=("n = 'many'",),
+            ),
+        ),
+    ),
+    Course(
+        start_with_another_option,
+        (
+            Situation(
+                "an option is changed between two runs",
+                "failed",
+                "any",
+                ("query",),
+                ("header", "Do what the error names"),
+                logs=("header",),
             ),
         ),
     ),

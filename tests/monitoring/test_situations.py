@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from streaming_source.monitoring.explained import ExplainedQuery
+from tests.monitoring.on_call import COURSES
 from tests.monitoring.pages import data_of, write_page
 from tests.monitoring.situations import SITUATIONS
 
@@ -97,6 +98,20 @@ def examples() -> dict[str, str]:
     """The page's, by situation: the block behind a comment that names it."""
     found = re.findall(r"<!-- (.*?) -->\n```text\n(.*?)\n```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     return dict(found)
+
+
+def test_each_answer_that_was_once_wrong_is_asked_by_a_test_that_exists() -> None:
+    folder = Path(__file__).parent
+    text = (folder / "README.md").read_text(encoding="utf-8").partition("once wrong")[2]
+    file = ""
+    tests = re.findall(r"`([\w./]*)(?:::(\w+))?`", text.partition("| what happened")[2])
+    asked = [(file := named or file, test) for named, test in tests if test or named.endswith(".py")]
+    assert len(asked) >= 20
+    for name, test in asked:
+        assert f"def {test}(" in (folder / name).read_text(encoding="utf-8") if test else (folder / name).is_file()
+    courses = {situation.name for course in COURSES for situation in course.situations}
+    named = re.findall(r"(course )?\*([\w =]+)\*", text.partition("| what happened")[2])
+    assert all(name in (courses if course else SITUATIONS) for course, name in named)
 
 
 def test_the_page_has_an_example_of_each_situation_and_no_other() -> None:
