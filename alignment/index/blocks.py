@@ -88,7 +88,7 @@ _SMALL: Final = {
     "base": np.int32,
     "used": np.int32,
 }
-"""Columns of less than 8 bytes: `skip`, `at` and `base` count records whose times are in memory, all at once."""
+"""Narrow columns: `skip`, `at` and `base` count cached records, for which int32 is enough."""
 _NO_BLOCKS: Final = _Blocks._make(np.empty(0, _SMALL.get(name, np.int64)) for name in _Blocks._fields)
 
 

@@ -216,7 +216,7 @@ def read_splits(
     partition: AlignedInputPartition,
     strategy: WatermarkStrategy | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows of the ranges of a partition, through the source's reader, waiting for records that are not there yet.
+    """Yield rows of the ranges of a partition, through the source's reader, and wait for those to come.
 
     With a strategy, the event times of the records are reported to the planner.
     """
