@@ -41,14 +41,14 @@ Five matter first:
 
 | option | give it when |
 |---|---|
-| `eventTimeColumn` | in any query: the column that windows take. Kafka has its own record timestamp without it |
+| `eventTimeColumn` | in any query: the column that windows take. Without it Kafka has the record's timestamp |
 | `maxOutOfOrderness` | a later record may be behind the latest one of its split: [choose a bound](bound.md) |
 | `maxDrift` | state must stay small: no split is read further ahead of the slowest one than this |
 | `idleTimeout` | a split that brings nothing must release the watermark sooner or later than by default |
 | `maxRowsPerTrigger` | a micro-batch must not take all that is there: rows are taken in the order of event time |
 
-Strings, in any case. Durations are written as in Spark: `"5 seconds"`, `"1 hour 30 minutes"`. An unknown option is
-refused, with the nearest known name. Option `secretOptions` has others, as JSON, which Spark then does not show: see
+Names are in any case. Durations are written as in Spark: `"5 seconds"`, `"1 hour 30 minutes"`. An unknown option is
+refused, with the nearest known name. To keep options out of what Spark shows, give them as JSON in `secretOptions`: see
 [secrets](cluster.md#secrets). This page is written by `docs/make_options.py`.
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -83,6 +85,15 @@ def test_dir_of_the_connectors_lists_public_names_submodules_and_nothing_that_wa
     module = streaming_source.connectors
     others = {name for name in dir(module) if name not in module.__all__ and not name.startswith("__")}
     assert {name for name in others if f"{module.__name__}.{name}" not in sys.modules} == set()
+
+
+def test_help_of_read_stream_leads_to_the_options_and_names_those_that_matter_first() -> None:
+    text = inspect.getdoc(read_stream) or ""
+    assert "docs/options.md" in text
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| `(\w+)` \|", page.partition("## ")[0], re.MULTILINE)
+    assert len(first) == 5
+    assert [name for name in first if f"`{name}`" in text] == first
 
 
 @pytest.mark.spark
