@@ -12,7 +12,7 @@ import re
 from datetime import UTC as PYTHON_UTC
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -278,3 +278,39 @@ def is_in_order(local_us: int, zone: str) -> bool:
         return True
     around = in_utc(np.array([local_us - _US_IN_HOURS, local_us, local_us + _US_IN_HOURS]), zone)
     return bool((np.diff(around) == _US_IN_HOURS).all())
+
+
+# ---- units of numbers ----------------------------------------------------------------------------------------------
+
+
+STEPS_A_SECOND: Final = {unit: 1000**power for power, unit in enumerate(EPOCH_UNITS)}
+OUR_YEARS_S: Final = range(315_532_800, 4_102_444_800)
+"""From 1980 to 2100. Of the units at most one makes a number a time between the two."""
+
+
+class LikelyUnit(NamedTuple):
+    """A unit with which a number is a time of these years, and that time in microseconds since the epoch."""
+
+    unit: str
+    us: int
+
+    @property
+    def time(self) -> str:
+        """ISO-8601 text of the time."""
+        return format_timestamp(self.us)
+
+
+def likely_unit(number: float, unit: str) -> LikelyUnit | None:
+    """Return the unit with which a number is a time between 1980 and 2100, where it is none with the given `unit`.
+
+    Examples
+    --------
+    >>> likely_unit(1_767_225_600_000, "s"), likely_unit(1_767_225_600_000, "ms")
+    (LikelyUnit(unit='ms', us=1767225600000000), None)
+    >>> likely_unit(3_000, "us") is None
+    True
+    """
+    for known, steps in STEPS_A_SECOND.items():
+        if OUR_YEARS_S.start * steps <= number < OUR_YEARS_S.stop * steps:
+            return None if known == unit else LikelyUnit(known, int(number * 1_000_000 // steps))
+    return None

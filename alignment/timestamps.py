@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,8 +21,12 @@ import pyarrow as pa
 from alignment import arrow_compute as pc
 from alignment.arrow_times import (
     EPOCH_UNITS,
+    OUR_YEARS_S,
+    STEPS_A_SECOND,
     check_time_type,
+    format_timestamp,
     is_order_preserving,
+    likely_unit,
     scalar_to_microseconds,
     time_zone,
     to_microseconds,
@@ -373,3 +377,22 @@ def _takes_two_arguments(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     return True
+
+
+def unit_warning(assigner: TimestampAssigner, latest_us: int, others_us: Iterable[int] = ()) -> str | None:
+    """Return a warning if the latest event time of some records, as it was read, speaks for another unit.
+
+    `others_us` are event times beside it: where one of them is of our years, the unit is right for that one.
+    """
+    if not isinstance(assigner, FieldTimestampAssigner) or assigner.unit is None or latest_us == NO_TIMESTAMP:
+        return None
+    likely = likely_unit(latest_us * STEPS_A_SECOND[assigner.unit] // 1_000_000, assigner.unit)
+    if likely is None:
+        return None
+    fix = f"if that is right, set timestampUnit = {likely.unit}, and use a new checkpointLocation"
+    if any(us // 1_000_000 in OUR_YEARS_S for us in others_us):
+        fix = f"others are right with {assigner.unit}, so correct these at their source"
+    return (
+        f"the latest event time in {assigner.column} is {format_timestamp(latest_us)} with timestampUnit = "
+        f"{assigner.unit}, and {likely.time} with {likely.unit}: {fix}"
+    )

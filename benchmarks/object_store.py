@@ -22,7 +22,7 @@ from benchmarks.data import DDL, SPLITS, write_parquet
 from benchmarks.on_spark import drain, session
 from benchmarks.report import Report, in_turn, median_ratio, ratio, spread
 from benchmarks.slow_store import SlowStore, slow_store
-from streaming_source.coordinator.workers import WORKERS
+from streaming_source.coordinator.calls import WORKERS
 from tests.spark.reading import stream_reader
 
 LATENCY_S = 0.03

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from alignment.index.event_times import EventTimeIndex
-from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, FirstLater
+from alignment.index.row_limit import CACHED_TIMES, EventTimeLoader, FirstLater
 
 __all__ = ["CACHED_TIMES", "EventTimeIndex", "EventTimeLoader", "FirstLater"]

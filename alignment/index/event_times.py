@@ -22,8 +22,15 @@ import numpy.typing as npt
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import LOADED, PERHAPS_LOOSE, BlockTable, first_above, ranges
-from alignment.index.exact_times import CACHED_TIMES, EventTimeLoader, ExactTimes, FirstLater
-from alignment.index.row_limit import OutsideBlock, OutsideRecords, RowLimit
+from alignment.index.row_limit import (
+    CACHED_TIMES,
+    EventTimeLoader,
+    ExactTimes,
+    FirstLater,
+    OutsideBlock,
+    OutsideRecords,
+    RowLimit,
+)
 from alignment.plan.rules import share_evenly, total
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array

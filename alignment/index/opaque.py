@@ -22,7 +22,7 @@ import numpy as np
 
 from alignment.exceptions import InvalidArgumentError
 from alignment.index.blocks import TO_A_BOUND, TO_ITS_LATEST, BlockTable
-from alignment.index.exact_times import FirstLater
+from alignment.index.row_limit import FirstLater
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import Int64Array
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, Reading, below, conclude
+from alignment.plan.conclusion import LimitedBy, MicroBatchPlan, Reading, SplitTable, WatermarkTable, below, conclude
 from alignment.plan.rules import PlanConditions, PlanningRules, bounding_splits, share_evenly, total
-from alignment.plan.table import SplitTable, WatermarkTable
 
 __all__ = [
     "LimitedBy",

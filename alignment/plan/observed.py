@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from alignment.events import RangeReport
-from alignment.plan.table import SplitTable
+from alignment.plan.conclusion import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 

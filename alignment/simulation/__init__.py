@@ -26,22 +26,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from alignment.simulation.comparison import Comparison, Outcome, Settings, combinations
-    from alignment.simulation.described import Records
+    from alignment.simulation.described import Records, SimulationResult, simulate
     from alignment.simulation.recorded import RecordedWorkload
-    from alignment.simulation.run import SimulationResult, simulate
     from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
     from alignment.simulation.throughput import Capacity, Load, capacity
-    from alignment.simulation.trace import SourceTrace
+    from alignment.simulation.trace import Comparison, Outcome, Settings, SourceTrace, combinations
 
 if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
     _HOMES = {
-        ".comparison": ["Comparison", "Outcome", "Settings", "combinations"],
-        ".described": ["Records"],
+        ".described": ["Records", "SimulationResult", "simulate"],
         ".recorded": ["RecordedWorkload"],
-        ".run": ["SimulationResult", "simulate"],
         ".scenario": ["Faults", "Planning", "Scenario", "SourceScenario"],
         ".throughput": ["Capacity", "Load", "capacity"],
-        ".trace": ["SourceTrace"],
+        ".trace": ["Comparison", "Outcome", "Settings", "SourceTrace", "combinations"],
     }
     __getattr__ = lazy_names(__name__, _HOMES)

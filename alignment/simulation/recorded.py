@@ -33,8 +33,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
 from alignment.recording import EngineStarted, Loaded, Located, as_of_a_log, engines, log_files
-from alignment.simulation.comparison import Comparison, Settings, combinations
-from alignment.simulation.trace import SimulatedStep, SourceTrace, TraceColumns
+from alignment.simulation.trace import Comparison, Settings, SimulatedStep, SourceTrace, TraceColumns, combinations
 from alignment.split_generators import WatermarkEmitted
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Int64Array

@@ -24,9 +24,8 @@ from alignment.column_paths import event_time_names
 from alignment.time_texts import UTC
 from alignment.watermarks import Claim
 from streaming_source.checkpoint.offset_log import OffsetLog
-from streaming_source.checkpoint.operators import AGGREGATE, JOIN, Operator, operators_of
+from streaming_source.checkpoint.operators import AGGREGATE, JOIN, Operator, WindowLengths, operators_of
 from streaming_source.checkpoint.source_offsets import is_ours
-from streaming_source.checkpoint.state_keys import WindowLengths
 from streaming_source.exceptions import ClaimError, DataLossError, OptionError
 
 _KINDS: Final = {

@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alignment.lazy_names import lazy_names
-from streaming_source.coordinator.rules import ReadRules
-from streaming_source.coordinator.state import RunState, SourceState, assign_ranges, one_range_each
-from streaming_source.coordinator.workers import (
+from streaming_source.coordinator.calls import (
     WorkerPool,
     Workers,
     monotonic_us,
     processing_time_us,
     wall_clock_us,
 )
+from streaming_source.coordinator.rules import ReadRules
+from streaming_source.coordinator.state import RunState, SourceState, assign_ranges, one_range_each
 
 __all__ = [
     "AssignmentTracker",

@@ -19,15 +19,14 @@ from alignment.shown import log_of
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SplitRange
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator.calls import AsyncCalls
+from streaming_source.coordinator.calls import AsyncCalls, WorkerPool, Workers
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
-from streaming_source.coordinator.planner_warnings import PlannerWarnings
+from streaming_source.coordinator.planner_warnings import PlannerWarnings, check_no_overlap
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import with_source
 from streaming_source.coordinator.state import RunState, SourceState, cut_range, rows_per_range
-from streaming_source.coordinator.workers import WorkerPool, Workers
 from streaming_source.exceptions import DataLossError, SourceError
 
 if TYPE_CHECKING:
@@ -458,9 +457,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.options.max_trigger_delay_us
         if self._rules.times:
-            # Imported here: few queries want a range of event times.
-            from streaming_source.coordinator.overlap import check_no_overlap
-
             check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
         if self.runtime.event_times.loads_ahead:
             self.runtime.event_times.load_ahead(engine.times_to_load(max_rows))

@@ -1,4 +1,7 @@
-"""Warnings of a planner: of its clock, of records that are out of order, late or unread, of splits that are silent."""
+"""Warnings of a planner: of its clock, of records that are out of order, late or unread, of splits that are silent.
+
+With option `overlap` = `fail` records outside of the range of event times, known ahead or met, are an error.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from alignment.arrow_times import format_timestamp
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration
+from alignment.event_time_range import EventTimeRange
 from alignment.explain import silent_in_run
 from alignment.plan import LimitedBy, MicroBatchPlan, total
 from alignment.sentence import duration_text, moment, named
 from alignment.shown import log_of
-from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, unit_warning
 from alignment.watermarks import Int64Array
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.source_explanation import OutlyingTimes
 from streaming_source.coordinator.state import SourceState
+from streaming_source.exceptions import OutOfRangeError
 
 if TYPE_CHECKING:
     from alignment.engine import Engine
+    from alignment.index import EventTimeIndex
     from streaming_source.coordinator.event_times.provider import EventTimeProvider
+
 
 _log = log_of(__name__)
 
@@ -163,9 +171,6 @@ class PlannerWarnings:
         # Where readers report, the planner knows no event time.
         if self._checked_unit or not plan.rows or self._rules.options.reports or not has_unit:
             return
-        # Imported here: few queries have numbers for times.
-        from alignment.units import unit_warning
-
         self._checked_unit = True
         positions = engine.table.positions
         latest_us = engine.index.maximum_times(positions, plan.after.positions)
@@ -177,3 +182,23 @@ class PlannerWarnings:
 def _most(split_ids: Sequence[str], counts: Int64Array) -> dict[str, int]:
     """Return the splits with the highest counts."""
     return {split_ids[i]: int(counts[i]) for i in np.argsort(-counts, kind="stable")[:_NAMED] if counts[i]}
+
+
+def check_no_overlap(index: EventTimeIndex, wanted: EventTimeRange, event_times: EventTimeProvider[Any]) -> None:
+    """Raise an `OutOfRangeError` if `overlap` is `fail` and a block of the index lies outside as a whole. O(m)."""
+    if wanted.overlap != "fail" or (found := index.first_outside()) is None:
+        return
+    split_id, start, stop, low_us, high_us = found
+    place = event_times.place_of(split_id, start) or f"record {start}"
+    raise refusal(f"split {split_id!r}, {stop - start} records from {place} on", low_us, high_us, wanted)
+
+
+def refusal(where: str, low_us: int, high_us: int, wanted: EventTimeRange) -> OutOfRangeError:
+    """Return the error for records with event times between two bounds, both among them."""
+    times = [format_timestamp(us) for us in dict.fromkeys([low_us, high_us])]
+    bounds = {"eventTimeFrom": wanted.from_us, "eventTimeUntil": wanted.until_us}
+    given = " and ".join(f"{name} = {format_timestamp(us)}" for name, us in bounds.items() if us is not None)
+    return OutOfRangeError(
+        f"{where}: event time {' to '.join(times)} is outside of {given}, and option overlap is 'fail'; leave such "
+        "records to another source with overlap = drop, or hand them on with overlap = keep in a new checkpointLocation"
+    )

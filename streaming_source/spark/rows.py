@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from alignment.arrow_times import cut_nanoseconds, format_timestamp, to_microseconds
+from alignment.arrow_times import LikelyUnit, cut_nanoseconds, format_timestamp, likely_unit, to_microseconds
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
 from alignment.shown import log_of
-from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner
+from alignment.timestamps import NO_TIMESTAMP, EventTimes, FieldTimestampAssigner, TimestampAssigner, unit_warning
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array, WatermarkOutput
 from streaming_source.api import ReaderOutput, SourceOutput
 from streaming_source.api.reader import ignore
@@ -23,7 +23,6 @@ from streaming_source.coordinator.rules import FrameOptions
 from streaming_source.exceptions import LateRecordError, SchemaError
 
 if TYPE_CHECKING:
-    from alignment.units import LikelyUnit
     from streaming_source.spark.input_partition import AlignedInputPartition
     from streaming_source.spark.observed_times import ObservedTimes
 
@@ -169,7 +168,7 @@ class RowShaper:
         assert wanted is not None, "without a range nothing lies outside"
         if wanted.overlap == "fail":
             # Here and not above: a task that fails is the only one that needs it.
-            from streaming_source.coordinator.overlap import refusal
+            from streaming_source.coordinator.planner_warnings import refusal
 
             first = int(np.argmax(outside))
             time_us = int(times[first])
@@ -257,15 +256,10 @@ class RowShaper:
 
     def _check_unit(self, time_us: int) -> None:
         """Warn once in a process: the planner does not know the times of all sources, and one record tells."""
-        # Imported here: few queries have numbers for times.
-        from alignment.units import unit_warning
-
         if warning := unit_warning(self.assigner, time_us):
             _warn_once(warning.partition(" is ")[0], warning)
 
     def _likely_unit(self, values: dict[str, pa.Scalar]) -> LikelyUnit | None:
-        from alignment.units import likely_unit
-
         (value,) = values.values() if self._unit else (None,)
         number = None if value is None else value.as_py()
         if self._unit is None or not isinstance(number, int | float | Decimal):

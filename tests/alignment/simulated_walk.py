@@ -9,8 +9,7 @@ import numpy as np
 
 from alignment.combine import SplitStatus
 from alignment.engine import Engine
-from alignment.simulation.described import SimulatedSource
-from alignment.simulation.run import SimulationResult, simulate
+from alignment.simulation.described import SimulatedSource, SimulationResult, simulate
 from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from alignment.simulation.trace import SimulatedStep
 from alignment.timestamps import NO_TIMESTAMP

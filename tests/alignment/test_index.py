@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alignment.exceptions import DuplicateSplitError, InvalidArgumentError, UnknownSplitError
 from alignment.index import EventTimeIndex
-from alignment.index.exact_times import ExactTimes
+from alignment.index.row_limit import ExactTimes
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
 from tests.alignment.index_blocks import n_blocks

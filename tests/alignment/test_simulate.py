@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from alignment.exceptions import InvalidArgumentError
-from alignment.simulation.run import simulate
+from alignment.simulation.described import simulate
 from alignment.simulation.scenario import Faults, Planning, Scenario, SourceScenario
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from tests.alignment import simulated_walk

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import streaming_source
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
-from streaming_source.checkpoint.offset_log import OffsetLog
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch, OffsetLog
 from streaming_source.tools.auditing.watermark_check import Check, Latest, check_watermarks
 from tests.auditing import naive
 from tests.auditing.naive import SECOND, T0

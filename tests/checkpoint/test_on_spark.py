@@ -11,9 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from streaming_source.checkpoint.micro_batches import Checkpoint
-from streaming_source.checkpoint.operators import operators_of
-from streaming_source.checkpoint.state_keys import entries_of, partitions_of, versions_of, window_in
+from streaming_source.checkpoint.offset_log import Checkpoint
+from streaming_source.checkpoint.operators import entries_of, operators_of, partitions_of, versions_of, window_in
 from tests.auditing.naive import SECOND, T0
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

@@ -10,8 +10,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from streaming_source.connectors.iceberg import IcebergSource
-from streaming_source.connectors.iceberg.catalog import properties_of
-from streaming_source.connectors.iceberg.locations import storage_of_catalog
+from streaming_source.connectors.iceberg.catalog import properties_of, storage_of_catalog
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.testing import SourceHarness
 from tests.files.stores import SECRET, s3_store

@@ -17,8 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from streaming_source.tools.cli.main import app
-from streaming_source.tools.pages.watch import CheckpointWatch
-from streaming_source.tools.pages.watch_server import WatchServer
+from streaming_source.tools.pages.watch import CheckpointWatch, WatchServer
 from tests.monitoring.pages import four_kinds, page_of, write_page
 from tests.monitoring.situations import Situation, at, one_split_idle, records, silent_split
 

@@ -26,8 +26,7 @@ from alignment.exceptions import InvalidArgumentError
 from streaming_source.checkpoint.offset_log import OffsetLog
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
 from streaming_source.tools.cli.main import app
-from streaming_source.tools.pages.watch import CheckpointWatch, Snapshot
-from streaming_source.tools.pages.watch_server import WatchServer
+from streaming_source.tools.pages.watch import CheckpointWatch, Snapshot, WatchServer
 from tests.monitoring.pages import data_of
 from tests.monitoring.situations import Situation, at, records
 
@@ -36,7 +35,7 @@ PATIENCE_S = 20
 
 @pytest.fixture(autouse=True)
 def _clients_are_looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming_source.tools.pages.watch_server._ALIVE_S", 0.1)
+    monkeypatch.setattr("streaming_source.tools.pages.watch._ALIVE_S", 0.1)
 
 
 @pytest.fixture
@@ -355,7 +354,7 @@ def test_close_ends_clients_that_wait_and_those_that_send_nothing(query: Situati
 def test_more_clients_than_it_has_threads_for_are_turned_away(
     query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.tools.pages.watch_server._MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("streaming_source.tools.pages.watch._MAX_CONNECTIONS", 3)
     query.run()
     server = WatchServer(watch)
     server.start()
@@ -381,7 +380,7 @@ def test_more_clients_than_it_has_threads_for_are_turned_away(
 def test_clients_that_show_no_token_make_room_for_one_that_does(
     query: Situation, watch: CheckpointWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming_source.tools.pages.watch_server._MAX_CONNECTIONS", 3)
+    monkeypatch.setattr("streaming_source.tools.pages.watch._MAX_CONNECTIONS", 3)
     query.run()
     server = WatchServer(watch)
     server.start()

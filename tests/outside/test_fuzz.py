@@ -17,7 +17,7 @@ import pytest
 from alignment.exceptions import AlignmentError
 from alignment.recording import Recorder, as_of_a_log, replay, replayed_engine
 from alignment.simulation import RecordedWorkload
-from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.offset_log import Checkpoint
 from streaming_source.checkpoint.source_offsets import file_log
 from streaming_source.connectors import FileSource
 from streaming_source.connectors.delta.commits import LogFiles, latest_protocol, read_commit

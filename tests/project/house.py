@@ -69,8 +69,8 @@ FEATURES = {
     "column names of Delta and Iceberg": r"data_files\.stored_names:",
     "events of a source": r"coordinator\.enumerator_host:EnumeratorHost\.(take_events|post_source_event)",
     "eventLog": r"alignment\.recording:",
-    "eventTimeFrom and eventTimeUntil": r"alignment\.event_time_range:|row_limit:Outside|coordinator\.overlap:|"
-    r"\.(after_unwanted|count_outside|load_wanted)$|SourceCoordinator\._check_overlap$",
+    "eventTimeFrom and eventTimeUntil": r"alignment\.event_time_range:|row_limit:Outside|"
+    r"planner_warnings:(check_no_overlap|refusal)$|\.(after_unwanted|count_outside|load_wanted)$|SourceCoordinator\._check_overlap$",
     "gateway": r"streaming_source\.gateway|planning:StreamPlanning\._new_gateway",
     "generator of watermarks": r"alignment\.split_generators:|spark\.offsets:_generators$|\.generators_since$",
     "indexing = off": r"plan\.(by_reports|observed):|spark\.observed_times:|event_times\.reported:",

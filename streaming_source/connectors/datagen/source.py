@@ -36,11 +36,12 @@ from streaming_source.api.options import (
     option_names,
 )
 from streaming_source.connectors.datagen.enumerator import (
+    SCHEMA,
     GeneratedSplit,
     GeneratorCheckpoint,
     GeneratorSplitEnumerator,
+    RecordGenerator,
 )
-from streaming_source.connectors.datagen.generator import SCHEMA, RecordGenerator
 from streaming_source.exceptions import OptionError
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -111,7 +112,7 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     """Splits of records that are a function of seed, split and position: for demos and tests.
 
     A record has a `key`, a `value` and its event time, both as the column `ts` and as source record timestamp. The
-    formulas are those of `streaming_source.connectors.datagen.generator`.
+    formulas are those of `streaming_source.connectors.datagen.enumerator`.
 
     Notes
     -----

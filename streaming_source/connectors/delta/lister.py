@@ -20,13 +20,13 @@ from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, ch
 from streaming_source.connectors.delta.commits import (
     Actions,
     LogFiles,
+    check_protocol,
     commit_digest,
     path_in_table,
     reached_version,
     read_commit,
 )
 from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
-from streaming_source.connectors.delta.protocol import check_protocol
 from streaming_source.connectors.delta.statistics import FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
 from streaming_source.connectors.tables.files import Deletes, TableFile, TimeBounds, listed

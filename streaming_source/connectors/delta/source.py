@@ -21,13 +21,14 @@ from streaming_source.api.options import arguments, boolean, choice, integer, op
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.commits import (
     LogFiles,
+    check_features,
+    check_protocol,
     commit_digest,
     latest_protocol,
     newest_commits,
     read_commit,
 )
 from streaming_source.connectors.delta.lister import DeltaLister
-from streaming_source.connectors.delta.protocol import check_features, check_protocol
 from streaming_source.connectors.delta.storage import open_copy, storage_options
 from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, MicroBatch, NewestMicroBatches
 from streaming_source.connectors.tables.lister import Start

@@ -19,10 +19,9 @@ from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles
+from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles, LaggingDirectories
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
-from streaming_source.connectors.files.lagging import LaggingDirectories
 from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
 from streaming_source.connectors.files.marks import Known, MarkSet
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit

@@ -21,9 +21,16 @@ from alignment.exceptions import AlignmentError
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.connectors.iceberg.chain import chain_between
 from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of, check_change
-from streaming_source.connectors.iceberg.deletes import DeleteFiles
 from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
-from streaming_source.connectors.iceberg.manifests import ADDED, DELETED, Entry, FilesOfManifests, entries_of, given_of
+from streaming_source.connectors.iceberg.manifests import (
+    ADDED,
+    DELETED,
+    DeleteFiles,
+    Entry,
+    FilesOfManifests,
+    entries_of,
+    given_of,
+)
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
 from streaming_source.connectors.tables.files import LISTED, TableFile, TimeBounds
 from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, NewColumns, Start

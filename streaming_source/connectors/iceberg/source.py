@@ -18,11 +18,11 @@ from streaming_source.connectors.iceberg.catalog import (
     DEFAULT_CATALOG,
     CatalogProperties,
     load_table,
+    located_files,
     properties_of,
     reload_table,
 )
 from streaming_source.connectors.iceberg.chain import ancestry, is_first, rolled_back
-from streaming_source.connectors.iceberg.locations import located_files
 from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, NewestMicroBatches, gone_with
 from streaming_source.connectors.tables.lister import BEFORE_ALL, Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options

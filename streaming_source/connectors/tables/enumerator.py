@@ -22,9 +22,8 @@ from streaming_source.api import SplitEnumeratorContext
 from streaming_source.connectors.tables.claimed import LATE_OF, NAMED, ClaimedCommits
 from streaming_source.connectors.tables.commits import Commit, Commits
 from streaming_source.connectors.tables.files import FILES, TableFile, whole_milliseconds
-from streaming_source.connectors.tables.lister import TableLister
+from streaming_source.connectors.tables.lister import Table, TableLister
 from streaming_source.connectors.tables.split import TableCheckpoint, TableSplit, split_id_of
-from streaming_source.connectors.tables.table import Table
 from streaming_source.connectors.tables.waiting import ExpiringFiles, Key, Progress, WaitingTableFiles, divided
 from streaming_source.data_files.file import NO_BLOCKS, DataFile, FileBlocks
 from streaming_source.data_files.queued import QueuedFileEnumerator

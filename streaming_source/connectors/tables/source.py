@@ -13,13 +13,13 @@ import pyarrow as pa
 from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.tables.enumerator import TableEnumerator
+from streaming_source.connectors.tables.lister import Table
 from streaming_source.connectors.tables.split import (
     TableCheckpoint,
     TableCheckpointSerializer,
     TableSplit,
     TableSplitSerializer,
 )
-from streaming_source.connectors.tables.table import Table
 from streaming_source.data_files.faults import faults_of
 from streaming_source.data_files.split_reader import FileEmitter, FileSplitReader
 from streaming_source.data_files.stores import STORAGE_OPTIONS

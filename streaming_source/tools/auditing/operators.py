@@ -14,10 +14,18 @@ from itertools import islice, pairwise
 from typing import Final
 
 from alignment.durations import format_duration
-from streaming_source.checkpoint.micro_batches import Checkpoint
-from streaming_source.checkpoint.offset_log import CheckpointFiles
-from streaming_source.checkpoint.operators import AGGREGATE, BY_ROW, SESSIONS, Operator
-from streaming_source.checkpoint.state_keys import entries_of, partitions_of, time_in, versions_of, window_in
+from streaming_source.checkpoint.offset_log import Checkpoint, CheckpointFiles
+from streaming_source.checkpoint.operators import (
+    AGGREGATE,
+    BY_ROW,
+    SESSIONS,
+    Operator,
+    entries_of,
+    partitions_of,
+    time_in,
+    versions_of,
+    window_in,
+)
 from streaming_source.exceptions import OptionError
 from streaming_source.tools.auditing.rule import NothingDropped, RowTimes, Rule, SessionWindows, Undecided, Windows
 

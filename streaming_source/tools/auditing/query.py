@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from streaming_source.checkpoint.micro_batches import Checkpoint
+from streaming_source.checkpoint.offset_log import Checkpoint
 from streaming_source.checkpoint.operators import Operator, operators_of
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.tools.auditing.counting import Tally
 from streaming_source.tools.auditing.sources.base import SplitRead
 

@@ -18,7 +18,7 @@ from alignment.arrow_times import format_timestamp
 from alignment.durations import format_duration
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.tools.auditing.counting import Tally
 from streaming_source.tools.auditing.sources.base import SplitRead
 

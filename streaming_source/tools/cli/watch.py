@@ -34,8 +34,7 @@ def watch_query(
     -L 8400:127.0.0.1:8400 MACHINE, then the same address. The exit code is 2 if the port is taken.
     """
     # Imported here: no other command serves.
-    from streaming_source.tools.pages.watch import CheckpointWatch
-    from streaming_source.tools.pages.watch_server import WatchServer
+    from streaming_source.tools.pages.watch import CheckpointWatch, WatchServer
 
     server = WatchServer(CheckpointWatch(checkpoint, interval), port, has_token=token)
     try:

@@ -100,8 +100,8 @@ def _of_delta(path: str, columns: Columns) -> Iterator[Piece]:
 
 
 def _of_iceberg(table: Table, columns: Columns) -> Iterator[Piece]:
+    from streaming_source.connectors.iceberg.catalog import located_files
     from streaming_source.connectors.iceberg.lister import IcebergLister
-    from streaming_source.connectors.iceberg.locations import located_files
 
     _check_columns(".".join(table.name()), [field.name for field in table.schema().fields], columns)
     files = located_files(NO_STORAGE_OPTIONS, {**table.io.properties})

@@ -16,7 +16,7 @@ from alignment.timestamps import (
     TimestampAssigner,
 )
 from alignment.watermarks import MAX_WATERMARK, Int64Array
-from streaming_source.checkpoint.micro_batches import CommittedBatch
+from streaming_source.checkpoint.offset_log import CommittedBatch
 from streaming_source.exceptions import OptionError
 
 _TRIED: Final = 3

@@ -18,7 +18,7 @@ import pyarrow as pa
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
 from alignment.watermarks import Int64Array
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat

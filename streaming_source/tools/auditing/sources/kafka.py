@@ -15,7 +15,7 @@ from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.checkpoint.source_offsets import parse_kafka_offset, parsed
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.admin import KafkaAdmin

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streaming_source.api.options import boolean
-from streaming_source.checkpoint.micro_batches import Checkpoint
-from streaming_source.checkpoint.offset_log import RESTORE
+from streaming_source.checkpoint.offset_log import RESTORE, Checkpoint
 from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, table_offset
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError

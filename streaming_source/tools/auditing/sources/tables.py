@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.checkpoint.micro_batches import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.checkpoint.source_offsets import TableOffset, table_offset
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind
 from streaming_source.connectors.tables.files import FILES, LISTED, TableFile
