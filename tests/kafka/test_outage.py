@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alignment.explain import Cause, Explanation
-from streaming_source.connectors.kafka.faults import Outage
+from streaming_source.connectors.kafka.faults import Away
 from streaming_source.monitoring.causes.answer import cause_of, sentence
 from streaming_source.monitoring.report import WatermarkReport
 from tests.kafka.broker import KafkaBroker
@@ -71,7 +71,7 @@ def test_records_of_an_open_transaction_are_counted_beside_those_that_can_be_rea
 
 def test_an_outage_begins_with_the_first_question_without_an_answer() -> None:
     now = [100.0]
-    outage = Outage("b1:9092", 300, lambda: now[0], lambda: now[0])
+    outage = Away("b1:9092", 300, lambda: now[0], lambda: now[0])
     outage.begin()
     outage.end()
     assert outage.description() is None

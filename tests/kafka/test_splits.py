@@ -18,8 +18,8 @@ from streaming_source.connectors.kafka.admin import FoundRecord, KafkaAdmin
 from streaming_source.connectors.kafka.client_config import ClientConfig
 from streaming_source.connectors.kafka.config import KafkaConfig
 from streaming_source.connectors.kafka.enumerator import KafkaSplitEnumerator
-from streaming_source.connectors.kafka.faults import BrokerRetries, Outage
-from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds
+from streaming_source.connectors.kafka.faults import Away, BrokerRetries
+from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.split import (
     KafkaCheckpoint,
@@ -226,14 +226,17 @@ def enumerator(
     partitions = discovery(
         cluster, Subscription.to_topics("a"), checkpoint, bounded=bounded, fail_on_data_loss=fail_on_data_loss
     )
-    retries, outage = BrokerRetries(0), Outage("a:9092", 300)
-    ends = LogEnds(lambda parts: {part: ends_of[part] for part in parts if part in ends_of}, clock=count().__next__)
-    return KafkaSplitEnumerator(context, partitions, retries, ends, Leaders(), outage)
+    ends = LogEnds(
+        lambda parts: {part: ends_of[part] for part in parts if part in ends_of},
+        clock=count().__next__,
+        fails=fail_on_data_loss,
+    )
+    return KafkaSplitEnumerator(context, partitions, BrokerRetries(0), ends, Away("a:9092", 300))
 
 
 def run_calls_later(finds: KafkaSplitEnumerator, context: TestingEnumeratorContext[KafkaSplit]) -> None:
     """When `discoveryInterval` is over."""
-    finds._discovers_at = 0
+    finds.discovery._due_at = 0
     context.run_calls()
 
 
@@ -500,8 +503,8 @@ def test_the_others_are_read_on_while_one_leader_is_away_until_that_takes_too_lo
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, client, parts = [0.0], Answers(), list(PARTS.values())
-    leaders = Leaders(60.0, lambda: now[0])
-    admin = KafkaAdmin(ClientConfig.of({"bootstrap.servers": "nowhere"}), BrokerRetries(0), leaders)
+    away = Away("nowhere", 60.0, lambda: now[0])
+    admin = KafkaAdmin(ClientConfig.of({"bootstrap.servers": "nowhere"}), BrokerRetries(0), away)
     monkeypatch.setattr(admin, "_connected", lambda: client)
     client.away = {1}
     with pytest.raises(SourceError, match=r"partition a-1: no answer; its leader is broker 2 at host:9092"):
@@ -512,7 +515,7 @@ def test_the_others_are_read_on_while_one_leader_is_away_until_that_takes_too_lo
     with pytest.raises(SourceError, match="partition a-1: no answer"):
         admin.records(dict.fromkeys(parts, 99))  # that it has no such record nobody has said
     assert list(admin.ends(parts)) == [parts[0], parts[2]]
-    assert list(leaders.away) == [parts[1]]
+    assert list(away.leaders) == [parts[1]]
     assert "a-1 is waited for, and holds the watermark: no answer; its leader is broker 2 at host:9092" in caplog.text
     # It is tried at once by a call of its own, and then for some seconds not again.
     assert list(admin.ends(parts)) == list(admin.ends(parts)) == [parts[0], parts[2]]
@@ -520,17 +523,17 @@ def test_the_others_are_read_on_while_one_leader_is_away_until_that_takes_too_lo
     admin.ends(parts)
     assert 1 not in client.tried
     now[0] = 59.0
-    leaders.check()
+    away.check()
     client.away = set()
     assert list(admin.ends(parts)) == [parts[0], parts[2], parts[1]]
     assert "the leader of partition a-1 is back" in caplog.text
-    assert not leaders.away
+    assert not away.leaders
     client.away = {0, 2}
     admin.ends(parts)
     now[0] = 119.0
     with pytest.raises(
         SourceError, match=r"partition a-0 could not be read for 60 s: no answer; its leader .* brokerTimeout"
     ):
-        leaders.check()
-    leaders.keep([])
-    leaders.check()
+        away.check()
+    away.keep([])
+    away.check()

@@ -16,13 +16,13 @@ from streaming_source.connectors.kafka.faults import (
     HOPELESS,
     REFUSALS,
     SILENCE,
+    Away,
     BrokerRetries,
-    Outage,
     TopicsRefusedError,
     code_of,
     is_answer,
 )
-from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd
+from streaming_source.connectors.kafka.log_ends import LogEnd
 from streaming_source.connectors.kafka.split import KnownTopic
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, MAX_TIMESTAMP, Partition, Subscription
 
@@ -55,21 +55,18 @@ class KafkaAdmin:
     """Looks up topics and offsets. It connects with the first call.
 
     All methods raise a `SourceError` if the brokers do not answer for as long as `retries` last. `ends` reports single
-    partitions whose leaders are away to `leaders`, and returns the others. `outage` measures since when no broker has
-    answered.
+    partitions whose leaders are `away` there, as it does when no broker answers, and returns the others.
     """
 
     def __init__(
         self,
         config: ClientConfig,
         retries: BrokerRetries,
-        leaders: Leaders | None = None,
-        outage: Outage | None = None,
+        away: Away | None = None,
     ) -> None:
         self._config = config
         self._retries = retries
-        self._leaders = leaders or Leaders()
-        self._outage = outage or Outage(config.brokers, retries.seconds)
+        self._away = away or Away(config.brokers, retries.seconds)
         # The settings of the client: credentials may have been renewed since it was made.
         self._current = config
         self._client: AdminClient | None = None
@@ -122,9 +119,9 @@ class KafkaAdmin:
         Partitions whose leaders are away are left out. They are tried every few seconds in calls of their own, so that
         the others do not wait for a timeout.
         """
-        away = set(self._leaders.away)
+        away = set(self._away.leaders)
         ends = self._ends([part for part in parts if part not in away])
-        return ends | self._ends([part for part in parts if part in away]) if self._leaders.are_due() else ends
+        return ends | self._ends([part for part in parts if part in away]) if self._away.are_due() else ends
 
     def _ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
         written = self.records(dict.fromkeys(parts, LATEST), readable=False, all_answer=False)
@@ -136,11 +133,11 @@ class KafkaAdmin:
             for part, until in readable.items()
             if until is not None
         }
-        self._leaders.answer(ends)
+        self._away.answer(ends)
         return ends
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        self._outage.begin()
+        self._away.begin()
         try:
             return self._retries.run(lambda: self._tried(call))
         except TopicsRefusedError as error:
@@ -153,13 +150,13 @@ class KafkaAdmin:
     def _tried(self, call: Callable[[], T]) -> T:
         try:
             answer = call()
-            self._outage.end()
+            self._away.end()
             return answer
         except KafkaException as error:
             if code_of(error) in SILENCE:
-                self._outage.fail(self._current.scrub(str(error.args[0].str())))
+                self._away.fail(self._current.scrub(str(error.args[0].str())))
             else:
-                self._outage.end()
+                self._away.end()
             if self._client is not None:
                 # Errors of connections are delivered to `_note` here.
                 self._client.poll(0)
@@ -248,8 +245,8 @@ class KafkaAdmin:
                     missing[part] = f"{error.str()}; {leader}"
                     all_answer |= error.code() in HOPELESS
             # If no partition was answered, the brokers are away, not single leaders.
-            is_some = bool(found) or missing.keys() <= set(self._leaders.away)
-            if missing and (all_answer or not is_some or not self._leaders.miss(missing)):
+            is_some = bool(found) or missing.keys() <= set(self._away.leaders)
+            if missing and (all_answer or not is_some or not self._away.miss(missing)):
                 part = min(missing)
                 raise KafkaException(KafkaError(failed[part].code(), f"partition {part}: {missing[part]}"))
         return found
@@ -261,7 +258,7 @@ class KafkaAdmin:
             TopicPartition(part.topic, part.number): _SPECS.get(number) or OffsetSpec.for_timestamp(number)
             for part, number in wanted.items()
         }
-        seconds = min(_TRIAL_S, self._request_s) if wanted.keys() <= set(self._leaders.away) else self._request_s
+        seconds = min(_TRIAL_S, self._request_s) if wanted.keys() <= set(self._away.leaders) else self._request_s
         futures = self._connected().list_offsets(specs, isolation_level=level, request_timeout=seconds)
         found: dict[Partition, FoundRecord | None] = {}
         failed: dict[Partition, KafkaError] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,8 @@ from streaming_source.api import (
 )
 from streaming_source.connectors.kafka.admin import KafkaAdmin, replaced_topics
 from streaming_source.connectors.kafka.config import KafkaConfig
-from streaming_source.connectors.kafka.faults import BrokerRetries, Outage, report_loss
-from streaming_source.connectors.kafka.log_ends import Leaders, LogEnd, LogEnds, RetentionWatch
+from streaming_source.connectors.kafka.faults import Away, BrokerRetries, report_loss
+from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds, RetentionWatch
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
@@ -49,25 +48,23 @@ def create_enumerator(
     has_their_times = isinstance(context.timestamp_assigner, RecordTimestampAssigner)
     # A query with a checkpoint has reached the brokers before: it waits longer for them.
     retries = config.retry_policy(_FIRST_CONTACT_S if checkpoint is None else math.inf)
-    leaders, outage = Leaders(patience_s), Outage(config.client.brokers, patience_s)
+    away = Away(config.client.brokers, patience_s)
     wanted = context.event_time_range if has_their_times else ALL_TIMES
     wants_earlier = context.event_time_range.from_us is not None
-    admin = KafkaAdmin(config.client, retries, outage=outage)
+    admin = KafkaAdmin(config.client, retries, away)
     discovery = PartitionDiscovery(admin, config, checkpoint, wanted, wants_earlier=wants_earlier)
-    for_ends = KafkaAdmin(config.client, BrokerRetries(min(_LOG_ENDS_S, patience_s)), leaders, outage)
-    ends = LogEnds(for_ends.ends, patience_s, find_replaced=partial(replaced_topics, for_ends))
+    for_ends = KafkaAdmin(config.client, BrokerRetries(min(_LOG_ENDS_S, patience_s)), away)
+    find_replaced = partial(replaced_topics, for_ends)
+    ends = LogEnds(for_ends.ends, patience_s, find_replaced=find_replaced, fails=config.fail_on_data_loss)
     has_index = context.supports_opaque_blocks and has_their_times
     if config.indexing == "scan" or not has_index:
-        return KafkaSplitEnumerator(context, discovery, retries, ends, leaders, outage)
+        return KafkaSplitEnumerator(context, discovery, retries, ends, away)
     scanner = Scanner(config.client, fail_on_data_loss=config.fail_on_data_loss, patience_s=patience_s)
     # Two connections, so that a plan does not wait for a look-up in the background.
-    looks = KafkaAdmin(config.client, retries, leaders, outage)
-    plans = KafkaAdmin(config.client, retries, outage=outage)
+    looks, plans = (KafkaAdmin(config.client, retries, away) for _ in range(2))
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
     retention = RetentionWatch(partial(_starts, looks), fails=config.fail_on_data_loss)
-    return IndexedKafkaSplitEnumerator(
-        context, discovery, retries, ends, leaders, outage, index=index, retention=retention
-    )
+    return IndexedKafkaSplitEnumerator(context, discovery, retries, ends, away, index=index, retention=retention)
 
 
 def _starts(admin: KafkaAdmin, parts: Collection[Partition]) -> Mapping[Partition, int | None]:
@@ -81,33 +78,24 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
     """Assigns each partition to a reader as soon as it is found.
 
     `log_ends` is used by the readers of this planner, and updated with what discovery finds. `retries` end when this is
-    closed. `leaders` and `outage` are shared by the clients of this enumerator.
+    closed. What is `away` all clients of this enumerator know.
     """
 
     context: SplitEnumeratorContext[KafkaSplit]
     discovery: PartitionDiscovery
     retries: BrokerRetries
     log_ends: LogEnds
-    leaders: Leaders
-    outage: Outage
-    # When the next look discovers partitions as well, by `time.monotonic`. Used by looks alone.
-    _discovers_at: float = field(default=-math.inf, init=False)
+    away: Away
     _taken_back: list[KafkaSplit] = field(default_factory=list, init=False)
     _is_complete: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._checkpoint = self.discovery.checkpoint
-        # By name of a topic that no longer exists: the first state since. The same by split id.
+        # By name of a topic that no longer exists: the first state since.
         self._deleted_in: dict[str, int] = {}
-        self._splits_deleted_in: dict[str, int | None] = {}
-        # By split id: the position in the last state, up to where its log was read or has reached, and the splits whose
-        # loss was reported. Workers change the latter two, too: they are never iterated over in place.
-        self._positions: dict[str, int] = {}
-        self._reached: dict[str, int] = {}
-        self._shorter: set[str] = set()
 
     def restore_splits(self, splits: Sequence[KafkaSplit]) -> None:
-        self._positions.update((split.split_id, split.position) for split in splits)
+        self.log_ends.restore(splits)
 
     def start(self) -> None:
         if self.discovery.period_s is None:
@@ -176,7 +164,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
             self.discovery.forget(left)
             kept = tuple(topic for topic in self._checkpoint.topics if topic.name not in left)
             self._checkpoint = replace(self._checkpoint, topics=kept)
-        self._forget_splits(checkpoint_id)
+        self.log_ends.forget(checkpoint_id)
         return self._checkpoint
 
     def end_positions(self, splits: Sequence[KafkaSplit]) -> list[int | None]:
@@ -184,11 +172,11 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
         Raises a `DataLossError` for a log that has become shorter than it was, unless `failOnDataLoss` is false.
         """
-        self.leaders.check()
+        self.away.check()
         ends = [(split, self.log_ends.end(split.split_id)) for split in splits]
         for split, end in ends:
             if end is not None:
-                self._check_length(split, end)
+                self.log_ends.check(split, end)
         return [None if end is None else split.before_stop(end.readable) for split, end in ends]
 
     def blocked_splits(self) -> Mapping[str, int]:
@@ -196,10 +184,7 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
     def unreachable_splits(self) -> Mapping[str, str]:
         """Return the splits whose leaders are away; all of them while no broker answers."""
-        if (why := self.outage.description()) is not None:
-            return dict.fromkeys(self._checkpoint.partitions, why)
-        away = self.leaders.away
-        return {i: away[part] for i, part in self._checkpoint.partitions.items() if part in away} if away else {}
+        return self.away.of(self._checkpoint.partitions)
 
     def lost_splits(self) -> Collection[str]:
         """Return the splits of topics that were deleted, or deleted and created again.
@@ -218,73 +203,18 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
 
         Ranges of topics that were deleted, or deleted and created again, are left out.
         """
-        for part in ranges:
-            self._move_on(part.split.split_id, part.split.position if part.split.stop is None else part.split.stop)
+        for split in (part.split for part in ranges):
+            self.log_ends.move_on(split.split_id, split.position if split.stop is None else split.stop)
         splits = self._checkpoint.in_their_topics([part.split for part in ranges])
         return [SplitRange(split, part.rows) for split, part in zip(splits, ranges, strict=True) if split is not None]
 
     def close(self) -> None:
         self.retries.end()
 
-    def _check_length(self, split: KafkaSplit, end: LogEnd) -> None:
-        """Report a log that has become shorter, and remember how far it reaches."""
-        split_id = split.split_id
-        reached = max(self._reached.get(split_id, 0), split.position)
-        if end.written < reached:
-            self._report_shorter(split_id, reached, end.written)
-        self._reached[split_id] = max(reached, split.before_stop(end.readable))
-
-    def _report_shorter(self, split_id: str, reached: int, end: int) -> None:
-        if split_id in self._shorter:
-            return
-        self._shorter.add(split_id)
-        report_loss(
-            f"split {split_id!r}: offset {reached} is not there, the partition ends at {end}: its last ones were "
-            "deleted",
-            "to go on with what is there",
-            fails=self.discovery.fail_on_data_loss,
-        )
-
     def _look_up(self) -> tuple[FoundPartitions | None, dict[str, LogEnd]]:
-        found = self._discover() if time.monotonic() >= self._discovers_at else None
-        ends = self.log_ends.look_up_now()
-        there = (found.checkpoint if found else self._checkpoint).partitions
-        # A log may have become shorter while the query was down.
-        restored = {split_id: part for split_id, part in there.items() if split_id in self._positions}
-        shorter: dict[str, int] = {}
-        for split_id, end in {**self.log_ends.of_restored(restored), **ends}.items():
-            reached = max(self._reached.get(split_id, 0), self._positions.get(split_id, 0))
-            if end.written < reached and split_id in there:
-                self._report_shorter(split_id, reached, end.written)
-                shorter[split_id] = end.written
-            self._reached[split_id] = max(reached, end.readable)
-        return self._begin_again(found, shorter), ends
-
-    def _begin_again(self, found: FoundPartitions | None, shorter: Mapping[str, int]) -> FoundPartitions | None:
-        """Add to what was found other splits of logs that became shorter, by split id, up to these ends."""
-        # A bounded source finds partitions once.
-        if not shorter or self.discovery.period_s is None:
-            return found
-        self.discovery.shorten(shorter)
-        later = self._discover()
-        return later if found is None else found.then(later)
-
-    def _discover(self) -> FoundPartitions:
-        found = self.discovery.discover()
-        self._discovers_at = time.monotonic() + (self.discovery.period_s or math.inf)
-        return found
-
-    def _move_on(self, split_id: str, position: int) -> None:
-        """Record that a plan reads a split up to a position."""
-        self._positions[split_id] = max(self._positions.get(split_id, 0), position)
-
-    def _forget_splits(self, checkpoint_id: int) -> None:
-        """Forget splits that have not existed for two states, as topics are: readers have finished them."""
-        since = {i: checkpoint_id if first is None else first for i, first in self._splits_deleted_in.items()}
-        left = {split_id for split_id, first in since.items() if checkpoint_id >= first + 2}
-        self.log_ends.forget(left)
-        self._shorter -= left
-        self._splits_deleted_in = {split_id: first for split_id, first in since.items() if split_id not in left}
+        found = self.discovery.look()
+        ends, shorter = self.log_ends.look_up_now((found.checkpoint if found else self._checkpoint).partitions)
+        return self.discovery.begin_again(found, shorter), ends
 
     def _look_now(self) -> None:
         self._on_found(self.discovery.discover(), None)
@@ -295,19 +225,14 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         assert found is not None
         for split_id in found.lost:
             self.context.abandon_split(split_id)
-            self._splits_deleted_in[split_id] = None
-        self.leaders.keep(found.checkpoint.partitions.values())
+        self.away.keep(found.checkpoint.partitions.values())
         # What was not read yet of a log that became shorter, and is still there, is read too.
-        replaced = {new_id: self._positions.get(old_id) for new_id, old_id in found.shortened.items()}
+        replaced = {new_id: self.log_ends.position(old_id) for new_id, old_id in found.shortened.items()}
         splits = [
             split if at is None or at >= split.position else replace(split, position=at, begin=at)
             for split, at in ((split, replaced.get(split.split_id)) for split in found.splits)
         ]
-        there = found.checkpoint.partitions
-        for split_id in {*self._reached, *self._positions} - there.keys():
-            self._reached.pop(split_id, None)
-            self._positions.pop(split_id, None)
-        self.log_ends.update(there, found.lost, found.checkpoint.topic_ids)
+        self.log_ends.update(found.checkpoint.partitions, found.lost, found.checkpoint.topic_ids)
         self._assign(splits)
         self._checkpoint = found.checkpoint
         if self.discovery.period_s is None:
@@ -324,14 +249,14 @@ class KafkaSplitEnumerator(SplitEnumerator[KafkaSplit, KafkaCheckpoint]):
         found, ends = result
         if found is not None:
             self._on_found(found, None)
-        self.leaders.check()
+        self.away.check()
         self.context.expect_records({split_id: end.readable for split_id, end in ends.items()})
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
         readers = sorted(self.context.registered_readers())
         by_reader: dict[int, list[KafkaSplit]] = {}
         for split in splits:
-            self._move_on(split.split_id, split.position)
+            self.log_ends.move_on(split.split_id, split.position)
             reader = readers[zlib.crc32(split.split_id.encode()) % len(readers)]
             by_reader.setdefault(reader, []).append(split)
         self.context.assign_splits(SplitsAssignment(by_reader))
@@ -381,7 +306,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         self.index.extend_snapshot()
 
     def split_at(self, split_id: str, position: int) -> KafkaSplit:
-        self._move_on(split_id, position)
+        self.log_ends.move_on(split_id, position)
         return self.index.commit_plan(split_id, position)
 
     def ranges(self, start: KafkaSplit, end: KafkaSplit, rows_per_range: int) -> Sequence[SplitRange[KafkaSplit]]:
@@ -395,20 +320,19 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     # ---- looks ---------------------------------------------------------------------------------------------------
 
     def _look_now(self) -> None:
-        self._discovers_at = -math.inf
-        self._on_observed(self._look(), None)
+        self._on_observed(self._look(self.discovery.discover()), None)
 
-    def _look(self) -> tuple[FoundPartitions | None, Observed]:
-        found = self._discover() if time.monotonic() >= self._discovers_at else None
+    def _look(self, found: FoundPartitions | None = None) -> tuple[FoundPartitions | None, Observed]:
+        found = found or self.discovery.look()
         observed = self.index.look(found.splits if found else (), found.lost if found else ())
         if self.retention is not None and not observed.replaced_topics:
             self.retention.look(self.index.next_offsets)
         before = found
         for split_id, (offset, end) in observed.shorter.items():
-            self._report_shorter(split_id, offset, end)
-        found = self._begin_again(found, {split_id: end for split_id, (_, end) in observed.shorter.items()})
+            self.log_ends.report_shorter(split_id, offset, end)
+        found = self.discovery.begin_again(found, {split_id: end for split_id, (_, end) in observed.shorter.items()})
         if observed.replaced_topics and found is None:
-            found = self._discover()
+            found = self.discovery.discover()
         if found is not None and found is not before:
             observed = self.index.look(found.splits, found.lost)
         return found, observed
@@ -422,7 +346,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
             self.index.leave(found.lost)
             self._on_found(found, None)
         self.index.take(observed)
-        self.leaders.check()
+        self.away.check()
 
     def _assign(self, splits: Sequence[KafkaSplit]) -> None:
         super()._assign(splits)

@@ -1,13 +1,14 @@
-"""Errors of the client: which are repeated, what a user can do about the others, and since when no broker answers."""
+"""Errors of the client: which are repeated, what a user can do about the others, and which brokers are away."""
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from alignment.shown import log_of
 from streaming_source.api import RetryPolicy
-from streaming_source.exceptions import DataLossError
+from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.exceptions import DataLossError, SourceError
 
 _log = log_of(__name__)
 
@@ -172,18 +174,22 @@ def _of_certificate(settings: Mapping[str, str]) -> str:
 _SILENT_S: Final = 2.0
 """A call that waits for less is no outage."""
 
+_TRY_S: Final = 5.0
+"""Seconds after which leaders that are away are tried again: a call may take seconds, and the others wait for it."""
 
-class Outage:
-    """Measures for how long a cluster has been silent: since the first call that no broker has answered.
 
-    `brokers` are the addresses that the user gave; after `patience_s` the query fails. Used by all clients of one
-    planner, from any thread.
+class Away:
+    """The brokers that do not answer, and since when: leaders of partitions while others do, or all of them.
+
+    `brokers` are the addresses that the user gave; what is away for `patience_s` fails the query. A leader that has
+    never answered is not waited for: it is not known from where its partition is to be read. Used by all clients of one
+    planner, from any thread; leaders are noted on a worker.
     """
 
     def __init__(
         self,
-        brokers: str,
-        patience_s: float,
+        brokers: str = "",
+        patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -191,10 +197,16 @@ class Outage:
         self._patience_s = patience_s
         self._clock, self._wall_clock = clock, wall_clock
         self._lock = threading.Lock()
-        # The time of that call by both clocks.
+        # The time of the first call that no broker has answered, by both clocks.
         self._since: tuple[float, float] | None = None
         self._why = ""
         self._is_logged = False
+        self._answered: set[Partition] = set()
+        # By partition: since when its leader is away, and why. The mapping is replaced, never changed.
+        self._leaders: Mapping[Partition, tuple[float, str]] = {}
+        self._try_at = -math.inf
+
+    # ---- all brokers -------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Record that a call is made."""
@@ -227,6 +239,69 @@ class Outage:
         if is_new:
             _log.warning("%s. See that they run, and can be reached from the driver", text)
         return text
+
+    # ---- leaders of partitions ---------------------------------------------------------------------------------------
+
+    @property
+    def leaders(self) -> Mapping[Partition, str]:
+        """Why leaders that are away did not answer, by partition. O(partitions of these)."""
+        return {part: why for part, (_, why) in self._leaders.items()}
+
+    def of(self, partitions: Mapping[str, Partition]) -> Mapping[str, str]:
+        """Return why those of some splits are away; all of them while no broker answers. O(n)."""
+        if (why := self.description()) is not None:
+            return dict.fromkeys(partitions, why)
+        leaders = self.leaders
+        return {i: leaders[part] for i, part in partitions.items() if part in leaders} if leaders else {}
+
+    def are_due(self) -> bool:
+        """Return whether leaders that are away should be tried now; the next time is some seconds later."""
+        now = self._clock()
+        is_due = bool(self._leaders) and now >= self._try_at
+        if is_due:
+            self._try_at = now + _TRY_S
+        return is_due
+
+    def answer(self, parts: Iterable[Partition]) -> None:
+        """Record that the leaders of these partitions have answered."""
+        answered = set(parts)
+        self._answered |= answered
+        if back := sorted(answered & self._leaders.keys()):
+            self._leaders = {part: known for part, known in self._leaders.items() if part not in answered}
+            _log.warning("the leader of partition %s is back%s", back[0], _others(back))
+
+    def miss(self, why: Mapping[Partition, str]) -> bool:
+        """Record leaders that did not answer while others did; return whether all of them can be waited for."""
+        if not why.keys() <= self._answered:
+            return False
+        now = self._clock()
+        new = sorted(why.keys() - self._leaders.keys())
+        self._leaders = {**self._leaders, **{part: (self._leaders.get(part, (now,))[0], why[part]) for part in why}}
+        if new:
+            _log.warning(
+                "partition %s is waited for, and holds the watermark: %s%s; the others are read on. After "
+                "brokerTimeout, %g s, the query fails",
+                *(new[0], why[new[0]], _others(new), self._patience_s),
+            )
+        return True
+
+    def check(self) -> None:
+        """Raise a `SourceError` if a leader has been away for `patience_s`."""
+        for part, (since, why) in sorted(self._leaders.items()):
+            if self._clock() - since >= self._patience_s:
+                raise SourceError(
+                    f"partition {part} could not be read for {self._patience_s:g} s: {why}. Bring its broker back and "
+                    "start the query again, it goes on from its checkpoint; option brokerTimeout waits longer"
+                )
+
+    def keep(self, parts: Collection[Partition]) -> None:
+        """Forget all partitions but these."""
+        self._answered.intersection_update(parts)
+        self._leaders = {part: known for part, known in self._leaders.items() if part in parts}
+
+
+def _others(parts: Collection[Partition]) -> str:
+    return f" (and so for {len(parts) - 1} more)" if len(parts) > 1 else ""
 
 
 def _time_of_day(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The ends of logs, which of their leaders are away, and a forecast of how long unread records stay at their starts."""
+"""The ends of logs, how far each was read, and a forecast of how long unread records stay at their starts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from alignment.durations import format_duration
 from alignment.shown import log_of
 from streaming_source.connectors.kafka.faults import report_loss
+from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.exceptions import SourceError
 
@@ -19,9 +21,6 @@ _log = log_of(__name__)
 
 _FRESH_S: Final = 0.2
 """For how long the end of a log is used, and after an error for how long no query is made."""
-
-_TRY_S: Final = 5.0
-"""Seconds after which leaders that are away are tried again: a call may take seconds, and the others wait for it."""
 
 
 class LogEnd(NamedTuple):
@@ -34,82 +33,12 @@ class LogEnd(NamedTuple):
     written: int
 
 
-class Leaders:
-    """The leaders of partitions that have answered, and which of them are away.
-
-    It is changed on a worker, and read by all threads.
-
-    A leader that has never answered is not waited for: it is not known from where its partition is to be read.
-    """
-
-    def __init__(self, patience_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience_s = patience_s
-        self._clock = clock
-        self._answered: set[Partition] = set()
-        # By partition: since when its leader is away, and why. The mapping is replaced, never changed.
-        self._away: Mapping[Partition, tuple[float, str]] = {}
-        self._try_at = -math.inf
-
-    @property
-    def away(self) -> Mapping[Partition, str]:
-        """Why leaders that are away did not answer, by partition. O(partitions of these)."""
-        return {part: why for part, (_, why) in self._away.items()}
-
-    def are_due(self) -> bool:
-        """Return whether leaders that are away should be tried now; the next time is some seconds later."""
-        now = self._clock()
-        is_due = bool(self._away) and now >= self._try_at
-        if is_due:
-            self._try_at = now + _TRY_S
-        return is_due
-
-    def answer(self, parts: Iterable[Partition]) -> None:
-        """Record that the leaders of these partitions have answered."""
-        answered = set(parts)
-        self._answered |= answered
-        if back := sorted(answered & self._away.keys()):
-            self._away = {part: known for part, known in self._away.items() if part not in answered}
-            _log.warning("the leader of partition %s is back%s", back[0], _others(back))
-
-    def miss(self, why: Mapping[Partition, str]) -> bool:
-        """Record leaders that did not answer while others did; return whether all of them can be waited for."""
-        if not why.keys() <= self._answered:
-            return False
-        now = self._clock()
-        new = sorted(why.keys() - self._away.keys())
-        self._away = {**self._away, **{part: (self._away.get(part, (now,))[0], why[part]) for part in why}}
-        if new:
-            _log.warning(
-                "partition %s is waited for, and holds the watermark: %s%s; the others are read on. After "
-                "brokerTimeout, %g s, the query fails",
-                *(new[0], why[new[0]], _others(new), self._patience_s),
-            )
-        return True
-
-    def check(self) -> None:
-        """Raise a `SourceError` if a leader has been away for `patience_s`."""
-        for part, (since, why) in sorted(self._away.items()):
-            if self._clock() - since >= self._patience_s:
-                raise SourceError(
-                    f"partition {part} could not be read for {self._patience_s:g} s: {why}. Bring its broker back and "
-                    "start the query again, it goes on from its checkpoint; option brokerTimeout waits longer"
-                )
-
-    def keep(self, parts: Collection[Partition]) -> None:
-        """Forget all partitions but these."""
-        self._answered.intersection_update(parts)
-        self._away = {part: known for part, known in self._away.items() if part in parts}
-
-
-def _others(parts: Collection[Partition]) -> str:
-    return f" (and so for {len(parts) - 1} more)" if len(parts) > 1 else ""
-
-
 class LogEnds:
-    """The ends of the logs of all partitions, looked up in one call and kept for a moment.
+    """The ends of the logs of all partitions, looked up in one call and kept for a moment, and how far each was read.
 
     It knows only splits that discovery has found: a split in an offset may be of a topic that was created again since.
-    Used by many threads: one makes the call, the others wait for its result.
+    Used by many threads: one makes the call, the others wait for its result. A log that has become shorter than it was,
+    or than it was read, has lost records: a `DataLossError` if it `fails`, else its loss is logged once.
 
     `look_up` is `KafkaAdmin.ends`. `find_replaced` takes the ids of topics, and returns the names of topics that were
     created again: these have no end here until discovery has found them. It is called when an end has moved. Errors are
@@ -122,14 +51,23 @@ class LogEnds:
         patience_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         find_replaced: Callable[[Mapping[str, str]], Collection[str]] = lambda ids: (),
+        *,
+        fails: bool = True,
     ) -> None:
         self._look_up = look_up
         self._find_replaced = find_replaced
         self._patience_s = patience_s
         self._clock = clock
         self._lock = threading.Lock()
+        self._fails = fails
         self._there: Mapping[str, Partition] = {}
-        self._lost: set[str] = set()
+        # By id of a split that no longer exists: the first state since, None before that.
+        self._lost: dict[str, int | None] = {}
+        # By split id: the position in the last plan, and up to where its log was read or has reached. Workers change
+        # them, too: they are never iterated over in place. Then the splits whose loss was reported.
+        self._positions: dict[str, int] = {}
+        self._reached: dict[str, int] = {}
+        self._shorter: set[str] = set()
         self._topic_ids: Mapping[str, str] = {}
         self._known: Mapping[Partition, LogEnd] = {}
         self._fails_since: float | None = None
@@ -144,12 +82,51 @@ class LogEnds:
                 self._queried_at = None
             self._there = dict(there)
             self._topic_ids = dict(topic_ids or {})
-            self._lost.update(lost)
+            self._lost.update(dict.fromkeys(lost))
+        for split_id in {*self._reached, *self._positions} - there.keys():
+            self._reached.pop(split_id, None)
+            self._positions.pop(split_id, None)
 
-    def forget(self, split_ids: Iterable[str]) -> None:
-        """Forget splits that no longer exist: new ones may get their ids. No reader has them any more."""
-        with self._lock:
-            self._lost.difference_update(split_ids)
+    def forget(self, checkpoint_id: int) -> None:
+        """Forget splits that have not existed for two states: no reader has them, and new ones may get their ids."""
+        since = {i: checkpoint_id if first is None else first for i, first in self._lost.items()}
+        self._lost = {split_id: first for split_id, first in since.items() if checkpoint_id < first + 2}
+        self._shorter -= since.keys() - self._lost.keys()
+
+    def restore(self, splits: Iterable[KafkaSplit]) -> None:
+        """Go on from these positions, also where later ones are known."""
+        self._positions.update((split.split_id, split.position) for split in splits)
+
+    def move_on(self, split_id: str, position: int) -> None:
+        """Record that a plan reads a split up to a position."""
+        self._positions[split_id] = max(self.position(split_id) or 0, position)
+
+    def position(self, split_id: str) -> int | None:
+        """Return up to where plans read a split; None if no plan has."""
+        return self._positions.get(split_id)
+
+    def check(self, split: KafkaSplit, end: LogEnd) -> None:
+        """Report a log that has become shorter, and remember how far it reaches."""
+        self._reach(split.split_id, split.position, end, split.before_stop(end.readable))
+
+    def report_shorter(self, split_id: str, reached: int, end: int) -> None:
+        """Report the loss of records from `end` on, up to where a log had reached; see the class."""
+        if split_id not in self._shorter:
+            self._shorter.add(split_id)
+            report_loss(
+                f"split {split_id!r}: offset {reached} is not there, the partition ends at {end}: its last ones were "
+                "deleted",
+                "to go on with what is there",
+                fails=self._fails,
+            )
+
+    def _reach(self, split_id: str, position: int, end: LogEnd, readable: int) -> bool:
+        """Take in the end of a log, and return whether it has become shorter."""
+        reached = max(self._reached.get(split_id, 0), position)
+        if is_shorter := end.written < reached:
+            self.report_shorter(split_id, reached, end.written)
+        self._reached[split_id] = max(reached, readable)
+        return is_shorter
 
     def is_lost(self, split_id: str) -> bool:
         """Return whether the partition of a split no longer exists; False for a split that was forgotten."""
@@ -172,21 +149,26 @@ class LogEnds:
         ends = ((split_id, known[part]) for split_id, part in self._there.items() if part in known)
         return {split_id: end.written - end.readable for split_id, end in ends if end.written > end.readable}
 
-    def look_up_now(self) -> dict[str, LogEnd]:
-        """Look up the ends of all known splits now. O(n)."""
+    def look_up_now(self, there: Mapping[str, Partition]) -> tuple[dict[str, LogEnd], dict[str, int]]:
+        """Look up the ends of all known splits now; and by split id those of logs that became shorter. O(n).
+
+        Of splits that are `there` a log may have become shorter while the query was down: those in a plan are looked up
+        even if discovery has not found them here yet; none if the brokers do not answer.
+        """
         with self._lock:
             if self._there:
                 self._refresh(self._clock())
-            return {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
-
-    def of_restored(self, there: Mapping[str, Partition]) -> dict[str, LogEnd]:
-        """Look up the ends of splits that are not known here yet; none if the brokers do not answer."""
-        new = {split_id: part for split_id, part in there.items() if split_id not in self._there}
-        try:
-            ends = self._look_up(sorted(new.values())) if new else {}
-        except SourceError:
-            return {}
-        return {split_id: ends[part] for split_id, part in new.items() if part in ends}
+            ends = {split_id: self._known[part] for split_id, part in self._there.items() if part in self._known}
+            new = {i: part for i, part in there.items() if i not in self._there and i in self._positions}
+        restored: Mapping[Partition, LogEnd] = {}
+        with suppress(SourceError):
+            restored = self._look_up(sorted(new.values())) if new else {}
+        shorter: dict[str, int] = {}
+        found = {**{i: restored[part] for i, part in new.items() if part in restored}, **ends}
+        for split_id, end in found.items():
+            if split_id in there and self._reach(split_id, self._positions.get(split_id, 0), end, end.readable):
+                shorter[split_id] = end.written
+        return ends, shorter
 
     def _refresh(self, now: float) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -79,11 +81,17 @@ class PartitionDiscovery:
         # By id of a split whose log became shorter: the end that it has now.
         self._shortened: dict[str, int] = {}
         self._is_complete = config.end is not None and checkpoint is not None
+        # When the next look discovers as well, by `time.monotonic`. Used by looks alone.
+        self._due_at = -math.inf
 
     @property
     def fail_on_data_loss(self) -> bool:
         """Option `failOnDataLoss`."""
         return self._config.fail_on_data_loss
+
+    def look(self) -> FoundPartitions | None:
+        """Discover if the interval is over since the last look that did; None if not."""
+        return self.discover() if time.monotonic() >= self._due_at else None
 
     def discover(self) -> FoundPartitions:
         """Discover once. O(partitions).
@@ -114,6 +122,7 @@ class PartitionDiscovery:
         lost = tuple(split.split_id for topic in deleted for split in topic.splits())
         begun_again = self._begin_again(now, {part for part, _ in new})
         self._known = now
+        self._due_at = time.monotonic() + (self.period_s or math.inf)
         remembered = KafkaCheckpoint(tuple(now[name] for name in sorted(now)), self._config.end_description)
         return FoundPartitions(
             (*splits, *begun_again),
@@ -126,9 +135,14 @@ class PartitionDiscovery:
         """Return where the logs of partitions begin now. One call."""
         return self._brokers.offsets(dict.fromkeys(parts, EARLIEST))
 
-    def shorten(self, ends: Mapping[str, int]) -> None:
-        """Take splits whose logs became shorter, and their ends: the next discovery has other splits in their place."""
+    def begin_again(self, found: FoundPartitions | None, ends: Mapping[str, int]) -> FoundPartitions | None:
+        """Add to what was found other splits of logs that became shorter, by split id, up to these ends."""
+        # A bounded source finds partitions once.
+        if not ends or self.period_s is None:
+            return found
         self._shortened.update(ends)
+        later = self.discover()
+        return later if found is None else found.then(later)
 
     def forget(self, names: Collection[str]) -> None:
         """Forget deleted topics once no state has a split of them: new ones may then get the same split ids."""
