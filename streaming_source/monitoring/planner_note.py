@@ -7,8 +7,8 @@ error beside it.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
 splits, positions and event times, as the log of the driver does. No note of another user is read, nor one in a
-directory that others may write to. A note of a process that has ended is removed once it is a week old, or two later
-runs of its query have ended. A name begins with what is read, so that a start reads few notes of many.
+directory that others may write to. A note of a process that has ended is removed by a later start once it is a week old, or two
+later runs of its query have ended. A name begins with what is read, so that a start reads few notes of many.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import re
 import signal
 import stat
@@ -39,6 +40,8 @@ _FOLDER: Final = "streaming-source-"
 _OF_WRITER: Final = re.compile(r"[0-9a-f]{20}")
 """Of what is read, and of the query's first run."""
 _KEPT_S: Final = 7 * 86_400
+_LOOKED_AT: Final = 0.02
+"""Which share of the notes of others a start looks at, to remove old ones."""
 _PAUSE_S: Final = 1.0
 _SHARE: Final = 50
 """Times the length of writing a report for which none is written."""
@@ -313,16 +316,22 @@ def _is_private(folder: Path) -> bool:
 
 
 def _removing_old(folder: Path, prefix: str) -> list[Path]:
-    """Return the notes whose names begin so, the last one first; those of ended processes are removed after a week."""
+    """Return the notes whose names begin so, the last one first; those of ended processes are removed after a week.
+
+    Of the others a start looks at a few, by chance, so that it takes no longer where thousands are left.
+    """
     oldest_s = time.time() - _KEPT_S
     found: list[tuple[float, str]] = []
     with os.scandir(folder) as entries:
         for entry in entries:
+            is_same = entry.name.startswith(prefix)
+            if not is_same and random.random() > _LOOKED_AT:
+                continue
             with suppress(OSError):
                 written_s = entry.stat().st_mtime
                 if written_s < oldest_s and not _has_writer(Path(entry.path)):
                     os.unlink(entry)
-                elif entry.name.startswith(prefix) and entry.name.endswith(".json"):
+                elif is_same and entry.name.endswith(".json"):
                     found.append((written_s, entry.path))
     return [Path(path) for _, path in sorted(found, reverse=True)]
 

@@ -195,6 +195,19 @@ def test_notes_are_removed_after_a_week(folder: Path) -> None:
     assert len(notes_of(str(young))) == 1
 
 
+@pytest.mark.parametrize(("chance", "left"), [(0.01, 0), (0.03, 40)])
+def test_a_start_asks_of_few_notes_of_others_how_old_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, chance: float, left: int
+) -> None:
+    for i in range(40):
+        Writer(None, f"aligned_files /{i}", folder).close()
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    monkeypatch.setattr("random.random", lambda: chance)
+    Writer(None, "aligned_files /x", folder)
+    assert len(list(folder.iterdir())) == left + 1
+
+
 def test_the_note_of_a_running_planner_stays_however_old_it_is(folder: Path) -> None:
     """With a trigger of a week none is written for so long."""
     writer = Writer(None, folder=folder)
