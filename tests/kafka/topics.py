@@ -156,6 +156,8 @@ class Topic:
     def transaction(self, records: Iterable[Record], *, end: str) -> Producer:
         """Write records in a transaction, and `end` it: by `commit`, by `abort`, or leave it `open`.
 
+        The broker answers that it ends before the marks of that are in the logs: it is waited for them.
+
         Returns
         -------
         Producer
@@ -171,15 +173,19 @@ class Topic:
         )
         producer.init_transactions(_WAIT_S)
         producer.begin_transaction()
-        self.send(producer, records)
+        written = list(records)
+        self.send(producer, written)
         # What is not yet written when a transaction is aborted is not written at all: no gap.
         assert producer.flush(_WAIT_S) == 0
+        ends = {partition: self.bounds(partition)[1] for partition in {record.partition for record in written}}
         if end == "commit":
             producer.commit_transaction(_WAIT_S)
         elif end == "abort":
             producer.abort_transaction(_WAIT_S)
         else:
             assert end == "open", end
+            return producer
+        wait_until(lambda: all(self.bounds(p)[1] > last for p, last in ends.items()), f"the marks in {self.name}")
         return producer
 
     def delete_records(self, before: Mapping[int, int]) -> None:
