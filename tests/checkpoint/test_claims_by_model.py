@@ -186,5 +186,5 @@ def test_no_claim_of_a_random_history_is_false(tmp_path: Path, first: int) -> No
         claimed, wrong = history(tmp_path / str(seed), seed)
         assert not wrong, f"seed {seed}: {wrong} of {claimed} claims are false"
         made, false = made + claimed, false + wrong
-    assert made > 100
+    assert made > 5 * examples(100), "a history has several claims"
     print(f"{examples(100)} histories, {made} claims, {false} false")
