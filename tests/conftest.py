@@ -20,6 +20,7 @@ from hypothesis import settings
 from tests.class_archives import java_options
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 from tests.spark_home import FILE_MANAGER, use_spark_home
+from tests.wide import is_wide
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,9 +90,11 @@ def pytest_collection() -> Iterator[object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by the services that it takes; give each that sets none a time limit, by its markers."""
     for item in items:
-        for fixture, mark in (("spark", "spark"), ("kafka_jars", "kafka")):
+        for fixture, mark in (("spark", "spark"), ("kafka_jars", "kafka"), ("s3_endpoint", "wide")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+        if is_wide(item.nodeid):
+            item.add_marker("wide")
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             if item.get_closest_marker("timeout") is None:

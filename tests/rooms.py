@@ -1,7 +1,8 @@
 """A plugin of pytest: in which order tests run, what each worker had of them, and why some did not run.
 
-A test is in one of four rooms, by what it shares with others: a quick one nothing; then what uses the shared Spark
-session, what uses the broker, and what starts a service of its own, or takes long.
+A test is in one of five rooms: a quick one is what a change touches first; then what uses the shared Spark session,
+what uses the broker, what starts a service of its own or takes long, and what is wide: it needs no service, and shows
+of many cases what a quick one shows of some.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import pytest
 
 __all__ = ["ROOMS", "room_of"]
 
-ROOMS = ("quick", "spark", "broker", "alone")
-_NOT_QUICK = ("spark", "kafka", "browser", "slow", "soak")
-"""The marks that `make quick` leaves out."""
+ROOMS = ("quick", "spark", "broker", "alone", "wide")
+_ALONE = ("spark", "kafka", "browser", "slow", "soak")
+"""The marks that `make quick` leaves out, with `wide`."""
 
 
 def room_of(item: pytest.Item) -> str:
@@ -31,7 +32,9 @@ def room_of(item: pytest.Item) -> str:
         return "spark"
     if "kafka_jars" in fixtures and not item.get_closest_marker("spark"):
         return "broker"
-    return "alone" if any(map(item.get_closest_marker, _NOT_QUICK)) else "quick"
+    if any(map(item.get_closest_marker, _ALONE)):
+        return "alone"
+    return "wide" if item.get_closest_marker("wide") else "quick"
 
 
 def _place(item: pytest.Item) -> tuple[int, bool]:

@@ -24,8 +24,9 @@ class Shares(WorkStealingScheduling):
     """First what is quick, to whoever has none; when all of it is done the other rooms, unless one has failed.
 
     Then one worker takes what uses the shared Spark session and one what uses the broker, so that each is started once.
-    The others take what starts a service of its own or takes long, as these two do when they are done. Who has nothing
-    left takes over from the longest queue, if that is worth another session.
+    The others take what starts a service of its own or takes long, and then what is wide, as these two do when they are
+    done: services wait half of the time, and what is wide needs none. Who has nothing left takes over from the longest
+    queue, if that is worth another session.
 
     `rooms` is a folder in which each worker has left the places of its tests by `ROOMS`; they are the same in all.
     """
@@ -84,9 +85,9 @@ class Shares(WorkStealingScheduling):
     def _next(self, number: int) -> list[int]:
         if quick := self._rooms["quick"]:
             return _taken(quick, max(2, min(_AT_A_TIME, len(quick) // (4 * len(self.nodes)))))
-        for room in (_room_of(number), "alone"):
+        for room in (_room_of(number), "alone", "wide"):
             if self._rooms[room]:
-                return _taken(self._rooms[room], 1)
+                return _taken(self._rooms[room], 4 if room == "wide" else 1)
         longest = max(self._rooms.values(), key=len)
         others = [_room_of(place) for place, node in enumerate(self.nodes) if not node.shutting_down]
         if len(longest) < _WORTH_A_SESSION and any(self._rooms[room] is longest for room in others):
@@ -97,7 +98,7 @@ class Shares(WorkStealingScheduling):
 
 def _room_of(number: int) -> str:
     """The room of a worker."""
-    return ROOMS[1 + number % (len(ROOMS) - 1)]
+    return ROOMS[1 + number % 3]
 
 
 def _taken(queue: deque[int], number: int) -> list[int]:

@@ -75,12 +75,12 @@ class Run:
         return [n for n, worker in enumerate(self.workers) if {*worker.done} & {*self.rooms[room]}]
 
 
-SIZES = {"quick": 500, "spark": 40, "broker": 30, "alone": 20}
+SIZES = {"quick": 500, "spark": 40, "broker": 30, "wide": 100, "alone": 20}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize(
-    "sizes", [SIZES, {"quick": 1}, {"spark": 3}, {"alone": 1, "broker": 60}, {"quick": 7, "spark": 90}]
+    "sizes", [SIZES, {"quick": 1}, {"spark": 3}, {"alone": 1, "broker": 60, "wide": 50}, {"quick": 7, "spark": 90}]
 )
 def test_each_test_runs_once_and_the_quick_ones_before_all_others(
     tmp_path: Path, workers: int, sizes: dict[str, int]
@@ -106,6 +106,7 @@ def test_the_session_and_the_broker_have_a_worker_each(tmp_path: Path) -> None:
     run = Run(tmp_path, 3, **SIZES).go(seconds={"spark": 20, "broker": 15, "alone": 50})
     assert (run.workers_of("spark"), run.workers_of("broker")) == ([0], [1])
     assert len(run.workers_of("quick")) == 3
+    assert 2 in run.workers_of("wide")
 
 
 def test_who_has_nothing_left_takes_half_of_what_is_worth_another_session(tmp_path: Path) -> None:
