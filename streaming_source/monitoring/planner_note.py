@@ -7,8 +7,8 @@ error beside it.
 
 Notes are in `streaming-source-<user>` of the directory for temporary files, which only their user may read: they name
 splits, positions and event times, as the log of the driver does. No note of another user is read, nor one in a
-directory that others may write to. A note of a process that has ended is removed by a later start once it is a week old, or two
-later runs of its query have ended. A name begins with what is read, so that a start reads few notes of many.
+directory that others may write to. A note of a process that has ended is removed by a later start once it is
+a week old, or two later runs of its query have ended. A name begins with what is read: a start reads few of many.
 """
 
 from __future__ import annotations
