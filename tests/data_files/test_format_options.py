@@ -241,6 +241,15 @@ def test_nulls_quotes_and_escapes_of_csv(tmp_path: Path) -> None:
         assert table.column("u").to_pylist() == [None, "x", "c'd"]
 
 
+def test_csv_without_quotes_has_numbers_and_quotes_as_text(tmp_path: Path) -> None:
+    put_text(tmp_path / "a" / "f.csv", '2024-01-01,7,"a\n2024-01-02,0x8,b"c"\n')
+    frame = StructType().add("t", TimestampType()).add("n", LongType()).add("s", StringType())
+    for multi_line in ("false", "true"):
+        table = read_all(tmp_path, frame, fileFormat="csv", eventTimeColumn="t", quote="", multiLine=multi_line)
+        assert table.column("n").to_pylist() == [7, None]
+        assert table.column("s").to_pylist() == ['"a', 'b"c"']
+
+
 @pytest.mark.parametrize("name", ["csv", "json"])
 def test_times_are_iso_8601_with_and_without_a_zone(name: str, tmp_path: Path) -> None:
     texts = ["1970-01-01", "1970-01-01 00:00:01", "1970-01-01T00:00:02.5Z", "1970-01-01T01:00:03+01:00"]

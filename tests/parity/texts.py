@@ -137,12 +137,15 @@ def csv_case(r: random.Random) -> Case:
         options["comment"] = "#"
     if r.random() < 0.3:
         options["header"] = "true"
+    if r.random() < 0.2:
+        options["quote"] = r.choice(["", "'"])
 
     def field() -> str:
         others = ("", '""', "true", "tRue", "1", " true", "é", "NA", "#a")
         text = r.choice(r.choice([TIMES + WRITTEN_TIMES, NUMBERS_OF_CSV, others]))
-        text = text if sep not in text or r.random() < 0.1 else f'"{text}"'
-        return f'"{text}"' if r.random() < 0.2 and '"' not in text else text
+        quote = options.get("quote") or '"'
+        text = text if sep not in text or r.random() < 0.1 else f"{quote}{text}{quote}"
+        return f"{quote}{text}{quote}" if r.random() < 0.2 and quote not in text else text
 
     def lines() -> str:
         found = [sep.join(field() for _ in range(r.choice([3, 3, 3, 3, 2, 4]))) for _ in range(LINES)]
@@ -161,13 +164,13 @@ def csv_case(r: random.Random) -> Case:
 def quoted_csv_case(r: random.Random) -> Case:
     """Return files of CSV of nothing but separators, quotes and escapes."""
     letters, escape = r.choice(['a",\\ ', 'a"",\\b\t', '"a,', '"\\a,', 'a" ,']), r.choice(["\\", '"'])
-    columns = "x1 string, x2 string, x3 string, _corrupt_record string"
+    columns = f"x1 string, x2 {r.choice(['string', 'string', 'int'])}, x3 string, _corrupt_record string"
 
     def lines() -> str:
         return "\n".join("".join(r.choice(letters) for _ in range(r.randint(0, 9))) for _ in range(LINES))
 
     ending, files = _files(r, lines)
-    return Case("csv", f"csv{ending}", files, columns, {"escape": escape})
+    return Case("csv", f"csv{ending}", files, columns, {"escape": escape} | ({"quote": ""} if r.random() < 0.1 else {}))
 
 
 def text_case(r: random.Random) -> Case:

@@ -219,9 +219,6 @@ def _converted(text: str, data_type: pa.DataType, times: KnownTimes) -> Any:
 _WINDOW: Final = 128 * 1024
 """Bytes that are compared at once: they stay in the processor's cache."""
 
-_FOUND: Final = 1_000
-"""Letters that are looked at one by one."""
-
 
 def unlike_lines(data: bytes, quoting: CsvQuoting, *, has_numbers: bool, has_empty_texts: bool) -> BoolArray | None:
     r"""Return the lines that must be read one by one, `bool[n]`; None for no line.
@@ -234,30 +231,32 @@ def unlike_lines(data: bytes, quoting: CsvQuoting, *, has_numbers: bool, has_emp
     characters = np.frombuffer(data, np.uint8)
     has_quotes = bool(quoting.quote) and quoting.quote.encode() in data
     if has_numbers:
-        marks = [ord(quoting.sep)] + [ord(quoting.quote)] * has_quotes
+        marks = (quoting.sep + quoting.quote).encode()
         if b" " in data or (b"\t" in data and quoting.sep != "\t"):
             places += _beside_blanks(characters, marks)
-        places += [_hexadecimal(data, letter) for letter in (b"0x", b"0X")]
+        places.append(_hexadecimal(characters))
     ends: npt.NDArray[np.int64] | None = None
     if has_quotes:
         quotes = np.flatnonzero(characters == ord(quoting.quote))
-        before = np.where(quotes > 0, characters[quotes - 1], ord("\n"))
-        after = np.where(quotes + 1 < len(data), characters[np.minimum(quotes + 1, len(data) - 1)], ord("\n"))
+        around = np.frombuffer(b"\n" + data + b"\n", np.uint8)
+        before, after = around[quotes], around[quotes + 2]
         opens = (before == ord(quoting.sep)) | (before == ord("\n"))
         closes = (after == ord(quoting.sep)) | (after == ord("\n")) | (after == ord("\r"))
         if quoting.escape == quoting.quote:
             opens |= before == ord(quoting.quote)
             closes |= after == ord(quoting.quote)
         ends = line_ends(data)
-        of_line = np.searchsorted(ends, quotes)
-        is_odd = (np.arange(len(quotes)) - np.searchsorted(of_line, of_line)) % 2 == 1
-        is_last = np.append(of_line[1:] != of_line[:-1], True)
+        quotes_until = np.searchsorted(quotes, ends)
+        in_line = np.diff(quotes_until, prepend=0)
+        is_odd = (np.arange(len(quotes)) - np.repeat(quotes_until - in_line, in_line)) & 1 == 1
+        is_last = np.zeros(len(quotes), np.bool_)
+        is_last[quotes_until[in_line > 0] - 1] = True
         places.append(quotes[np.where(is_odd, ~closes, ~opens | is_last)])
         if has_empty_texts:
             places.append(quotes[:-1][is_odd[1:] & (quotes[1:] == quotes[:-1] + 1)])
         if quoting.escape not in ("", quoting.quote) and quoting.escape.encode() in data:
             escapes = np.flatnonzero(characters == ord(quoting.escape))
-            places.append(escapes[np.isin(np.searchsorted(ends, escapes), of_line)])
+            places.append(escapes[in_line[np.searchsorted(ends, escapes)] > 0])
     found = np.concatenate(places) if places else np.empty(0, np.int64)
     if not found.size:
         return None
@@ -278,7 +277,7 @@ def unlike_records(
     return unlike if unlike.any() else None
 
 
-def _beside_blanks(characters: npt.NDArray[np.uint8], marks: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+def _beside_blanks(characters: npt.NDArray[np.uint8], marks: bytes) -> list[npt.NDArray[np.int64]]:
     """Return places of blanks beside one of the marks or an end of line."""
     found = []
     for begin in range(0, len(characters), _WINDOW):
@@ -297,18 +296,12 @@ def _beside_blanks(characters: npt.NDArray[np.uint8], marks: Sequence[int]) -> l
     return found
 
 
-def _hexadecimal(data: bytes, prefix: bytes) -> npt.NDArray[np.int64]:
-    """Return places of a prefix of hexadecimal numbers."""
-    letter, found, at = prefix[1:], list[int](), -1
-    for _ in range(_FOUND):
-        at = data.find(letter, at + 1)
-        if at < 0:
-            return np.array(found, np.int64)
-        if data[at - 1 : at] == prefix[:1]:
-            found.append(at)
-    characters = np.frombuffer(data, np.uint8)
-    places = np.flatnonzero((characters[1:] == letter[0]) & (characters[:-1] == prefix[0]))
-    return np.asarray(places + 1, np.int64)
+def _hexadecimal(characters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """Return places of the prefix of hexadecimal numbers."""
+    # This bit alone distinguishes a small letter from a capital one.
+    is_prefix = (characters[1:] | 0x20) == ord("x")
+    is_prefix &= characters[:-1] == ord("0")
+    return np.flatnonzero(is_prefix)
 
 
 @cache
