@@ -83,10 +83,10 @@ class ExactTimes:
         return max(self.cached_times, self.PORTION_TIMES)
 
     def times(self, block: int) -> Int64Array:
-        """Exact event times of one block under the limit, `int64[rows]`: not to be changed."""
+        """Exact event times of one block under the limit, `int64[rows]`: a copy, since loading moves what is kept."""
         one = np.array([block])
         at = int(self._at(one)[0])
-        times = self.exact[at : at + int(self._table.blocks.rows(one)[0])]
+        times = self.exact[at : at + int(self._table.blocks.rows(one)[0])].copy()
         if self._table.blocks.loose[block]:
             times = self._table.valid(times)
             times[: self._table.blocks.skip[block]] = NO_TIMESTAMP

@@ -191,6 +191,13 @@ def test_a_time_beyond_the_limit_counts_when_the_limit_has_passed_it_and_it_was_
         assert records.index.maximum_times(at(read), at(4)).tolist() == [latest]
 
 
+def test_event_times_of_several_blocks_are_those_of_each_where_few_are_kept() -> None:
+    records = Records({"a": [Block((0,)), Block((10, 11))]}, cached_times=3)
+    for number in range(3):
+        records.index.times_between("a", number, number + 1)
+    assert records.index.times_between("a", 0, 3).tolist() == [0, 10, 11]
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), splits=SPLITS)
 def test_whatever_the_limits_every_answer_is_that_of_the_times_they_left(data: st.DataObject, splits: Any) -> None:
