@@ -125,6 +125,13 @@ def test_a_writers_schema_that_is_none_is_an_invalid_value(registry: Registry) -
     assert column(values_of(registry, invalidValue="null"), of(number, long(1)), of(1, long(7))) == [None, {"id": 7}]
 
 
+@pytest.mark.parametrize("kind", ["[]", '{"type": []}', record(field("x", []))])
+def test_a_union_of_nothing_is_refused_or_has_no_value(registry: Registry, kind: str) -> None:
+    registry.register("orders-value", kind)
+    with pytest.raises(OptionError):
+        column(values_of(registry))
+
+
 def test_most_schemas_are_not_walked_through() -> None:
     kinds: list[Any] = ["null", "long", "string", {"type": "array", "items": "int"}, {"type": "map", "values": "null"}]
     kinds += [["null", "string"], {"type": "enum", "name": "E", "symbols": ["A"]}, doubling(3)]

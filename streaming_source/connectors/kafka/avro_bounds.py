@@ -103,7 +103,8 @@ class _Sizes:
     def _computed(self, schema: Schema, depth: int) -> _Size:
         if isinstance(schema, list):
             branches = [self.of(one, depth + 1) for one in schema]
-            return self._around(branches, max(b.types for b in branches), 1 + min(b.least for b in branches))
+            types = max((b.types for b in branches), default=0)
+            return self._around(branches, types, 1 + min((b.least for b in branches), default=0))
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.of(kind, depth + 1)
