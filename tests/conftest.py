@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import reduce, wraps
+from functools import cache, reduce, wraps
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,6 +193,15 @@ def _engines_validate() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("apply", "plan", "commit"):
             patch.setattr(Engine, name, _validated(getattr(Engine, name)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _command_line_is_built_once() -> Iterator[None]:
+    """Typer reads the signatures of all commands each time a test runs one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "typer.testing" in sys.modules:
+            patch.setattr("typer.testing._get_command", cache(sys.modules["typer.testing"]._get_command))
         yield
 
 
