@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from functools import cache
 from pathlib import Path
 
 from alignment import WatermarkStrategy
@@ -18,6 +20,22 @@ _SILENT = range(60, 200)
 
 def record_orders(log: Path, *, idle: str | None, delay: str, seconds: int = 300) -> list[list[int]]:
     """Run it for five minutes, by a clock that stands still; rows and late rows of each micro-batch."""
+    written, batches = _recorded(idle, delay, seconds)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(written)
+    log.chmod(0o600)
+    return batches
+
+
+@cache
+def _recorded(idle: str | None, delay: str, seconds: int) -> tuple[bytes, list[list[int]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        batches = _run(log, idle, delay, seconds)
+        return log.read_bytes(), batches
+
+
+def _run(log: Path, idle: str | None, delay: str, seconds: int) -> list[list[int]]:
     clock = FakeClock()
     clock.advance_to(START_US)
     source = TestingSource({f"orders-{n}": [] for n in range(3)}, clock=clock, bounded=False, records_per_fetch=1000)
