@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streaming_source.connectors.kafka import KafkaSource
@@ -38,6 +38,26 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
+
+ODD = st.sampled_from([None, 5, "x", [], {}, True, "int"])
+AVRO = st.recursive(
+    st.sampled_from(["null", "int", "bytes", "x"]) | ODD,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.fixed_dictionaries(
+            {"type": st.sampled_from(["array", "map", "fixed", "enum"]) | inner, "name": st.sampled_from("xy") | ODD},
+            optional={"items": inner, "values": inner, "size": st.just(16) | ODD, "symbols": st.just(["A"]) | ODD}
+            | {"logicalType": st.sampled_from(["uuid", "decimal"]) | ODD, "precision": ODD, "scale": ODD},
+        )
+    ),
+    max_leaves=4,
+).map(lambda kind: {"type": "record", "name": "r", "fields": [{"name": "f", "type": kind}]})
+
+
+def avro_of(kind: Any, **of_record: Any) -> dict[str, Any]:
+    """An answer whose schema is a record with a field of a type."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "f", "type": kind}], **of_record}
+    return {"schema": json.dumps(schema), "id": 1}
 
 
 ORDER = Parse(
@@ -149,7 +169,18 @@ def test_any_bytes_are_a_value_or_invalid(
 
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(answer=JSON | st.fixed_dictionaries({"schema": st.text(max_size=20) | JSON.map(json.dumps), "id": JSON}))
+@given(
+    answer=JSON
+    | st.fixed_dictionaries({"schema": st.text(max_size=20) | (JSON | AVRO).map(json.dumps), "id": st.just(1) | JSON})
+)
+@example(answer={"schema": "[]", "id": 1})
+@example(answer=avro_of([]))
+@example(answer=avro_of({"type": "array", "items": []}))
+@example(answer=avro_of({"type": "fixed", "name": "x", "size": "a"}))
+@example(answer=avro_of({"type": "fixed", "name": "x", "size": None}))
+@example(answer=avro_of({"type": "int", "logicalType": {}}))
+@example(answer=avro_of("int", fields=[{"name": 5, "type": "int"}]))
+@example(answer=avro_of("int", fields=[{"name": [], "type": "int"}]))
 def test_any_answer_of_a_registry_is_a_schema_or_an_error(registry: Registry, kind: str, answer: Any) -> None:
     with answering(registry, answer), contextlib.suppress(AlignmentError):
         assert "value" in asking(registry, kind).schema().names

@@ -120,7 +120,7 @@ class _Sizes:
                     raise _UnboundedError
                 return self._around([item], 1, 1)
             case "fixed":
-                return _Size(1, 1, int(schema["size"]))
+                return _Size(1, 1, schema["size"])
             case _:
                 return _Size(1, 1, _BYTES.get(kind, 1))
 
@@ -159,7 +159,7 @@ class _Walk:
             case "array" | "map":
                 self._items(schema["items" if kind == "array" else "values"], depth, has_keys=kind == "map")
             case "fixed":
-                self._skip(int(schema["size"]))
+                self._skip(schema["size"])
             case "enum":
                 self._long()
             case str():

@@ -43,6 +43,8 @@ def logical_type(schema: Schema) -> str | None:
     if not isinstance(schema, dict):
         return None
     base, logical = schema["type"], schema.get("logicalType")
+    if not isinstance(logical, str):
+        return None
     if logical in _TIMESTAMP_UNITS:
         fits = base == "long"
     elif logical == "decimal":
@@ -99,7 +101,7 @@ def _avro_type(schema: Schema, where: str, named: Mapping[str, Schema], inside: 
     if isinstance(schema, list):
         others = [one for one in schema if one != "null"]
         if len(others) != 1:
-            raise _refused(where, "it is a union of several types")
+            raise _refused(where, f"it is a union of {len(others)} types beside null")
         return _avro_type(others[0], where, named, inside)
     if isinstance(schema, str):
         if schema in _PRIMITIVES:

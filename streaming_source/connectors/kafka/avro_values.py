@@ -113,9 +113,22 @@ def _parsed(schema: SchemaText) -> Schema:
     try:
         for _, text in schema.referenced:
             parse_schema(as_json(text), named_schemas=named)
-        return parse_schema(as_json(schema.text), named_schemas=named)
+        parsed = parse_schema(as_json(schema.text), named_schemas=named)
+        _check(parsed)
+        return parsed
     except Exception as error:  # of JSON, and whatever fastavro raises of a schema that it does not check
         raise OptionError(f"option valueFormat = 'avro': {schema.text[:200]} is no schema of Avro: {error}") from None
+
+
+def _check(schema: Schema) -> None:
+    """Check what fastavro takes as it is; raises a `ValueError`."""
+    for one in types_in(schema):
+        for name in (part.get("name", "") for part in (one, *one.get("fields", ()))):
+            if not isinstance(name, str):
+                raise ValueError(f"the name {name!r} is no text")
+        size = one.get("size", 0)
+        if type(size) is not int or size < 0:
+            raise ValueError(f"the size {size!r} is no number of bytes")
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
