@@ -11,9 +11,12 @@ from typing import Final, Generic, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.column_paths import fields_on_path
+from alignment import arrow_compute as pc
+from alignment.arrow_times import is_order_preserving
+from alignment.column_paths import column_at, fields_on_path
 from alignment.exceptions import InvalidTimestampError
-from alignment.timestamps import TimestampAssigner
+from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
+from alignment.watermarks import Int64Array
 from streaming_source.api import (
     BlockEmitter,
     RecordBlock,
@@ -132,7 +135,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             try:
                 for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):
                     if self._assigner is not None:
-                        part.check(self._assigner.extract(block.batch, None).values)
+                        part.check(_extremes(self._assigner, block.batch))
                     yield _FileBlock(block.batch, block.positions + part.position - part.start, file=file, part=part)
             except (FileGoneError, MalformedDataError) as error:
                 self._config.skip(error)
@@ -182,6 +185,16 @@ class FileEmitter(BlockEmitter[SplitT], Generic[SplitT]):
             rows = FileRows(replace(element.file, opening=None), row, row + 1, part.seek_point)
             what, fix = self._format.unread(rows, {path[0].name: path[-1].type for path in paths if path})
             raise InvalidTimestampError(f"{part.file.path}, record {row}{what}: {error}{fix}") from None
+
+
+def _extremes(assigner: TimestampAssigner, batch: pa.RecordBatch) -> Int64Array:
+    """Return event times, the earliest and the latest of a batch among them: two, where the column is in order."""
+    if isinstance(assigner, FieldTimestampAssigner):
+        column = column_at(batch, assigner.column)
+        if is_order_preserving(column.type, assigner.unit) and not pa.types.is_dictionary(column.type):
+            ends = pc.min_max(column)
+            batch = pa.RecordBatch.from_arrays([pa.array([ends["min"], ends["max"]], column.type)], [assigner.column])
+    return assigner.extract(batch, None).values
 
 
 def _close(opening: Future[pa.NativeFile]) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from alignment.timestamps import FieldTimestampAssigner
 from streaming_source.exceptions import DataLossError
 from tests.examples import each_once
 from tests.spark.reading import SECOND, T0, Reading, micros, put, read_all, read_batch, stamps, stream_reader
@@ -96,6 +97,26 @@ def test_extremes_that_are_right_are_no_error(tmp_path: Path) -> None:
     put(tmp_path / "null.parquet", {"t": pa.nulls(3, pa.timestamp("us"))})
     options = {"eventTimeColumn": "t", "dataSchema": "t timestamp_ntz", "invalidTimestamp": "null"}
     assert len(read_all(tmp_path, **options)) == len(read_batch(tmp_path, **options)) == 15
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "decimal", "dictionary"])
+def test_the_event_times_of_rows_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    rows = 1000
+    times, options = stamps(*range(rows), zone="UTC"), {"eventTimeColumn": "t"}
+    if kind == "decimal":
+        times, options["timestampUnit"] = times.cast(pa.int64()).cast(pa.decimal128(20, 0)), "us"
+    put(tmp_path / "a.parquet", {"t": times.dictionary_encode() if kind == "dictionary" else times})
+    made: list[int] = []
+    extract = FieldTimestampAssigner.extract
+
+    def counted(assigner: FieldTimestampAssigner, batch: pa.RecordBatch, stamps: Any) -> Any:
+        made.append(batch.num_rows)
+        return extract(assigner, batch, stamps)
+
+    monkeypatch.setattr(FieldTimestampAssigner, "extract", counted)
+    assert read_batch(tmp_path, **options).num_rows == rows
+    # With the two extremes, which are compared with those in the footer.
+    assert sum(made) == rows + 2
 
 
 @pytest.mark.parametrize("reads", [read_all, read_batch])
