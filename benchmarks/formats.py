@@ -63,6 +63,7 @@ def run(report: Report, folder: Path, *, quick: bool) -> None:
             first, further = (statistics.median(float(one[at]) for one in found["ours"]) for at in (1, 2))
             rate = f"{rows / statistics.median(ours) / 1e6:.2f} M/s"
             lines.append([name, str(batches), rate, ratio(sparks, ours), f"{first:.0f} ms", f"{further:.0f} ms"])
+            print(" | ".join(lines[-1]), flush=True)
             if (aim := AT_LEAST.get((name, batches))) is not None:
                 of = f"{name}, {batches} micro-batches: against Spark's own"
                 report.at_least(of, median_ratio(sparks, ours), aim)
