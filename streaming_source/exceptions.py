@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -119,8 +121,12 @@ def plainly(call: Callable[P, T]) -> Callable[P, T]:
 def without_trace(error: AlignmentError) -> AlignmentError:
     """Return the error without its traceback, and log the whole error at level debug.
 
-    Spark shows the traceback that its Python processes print. Fifty lines of the planner's calls would push the
-    sentence that names the file off the screen.
+    Spark shows what its Python processes print. Calls of the planner, and Spark's own in its process, would push the
+    sentence that names the file off the screen, and out of the first line of Spark's message. A process of Spark ends
+    with the first error that leaves it, so that Spark's switch hides the traceback of this one alone.
     """
     _log.debug("an error of the library", exc_info=True)
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name.startswith("pyspark."):
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
     return error.with_traceback(None)

@@ -23,7 +23,7 @@ _BEHIND: Final = (" SQLSTATE", "===", "\tat ")
 """Beginnings of the lines that Spark adds after an error."""
 _NOTHING_SAID: Final = ("SQLSTATE:", "null")
 """Beginnings of an error that has no message."""
-_OURS: Final = ("alignment.exceptions.", "streaming_source.exceptions.")
+_OURS: Final = re.compile(r"\b(alignment|streaming_source)\.exceptions\.\w+: ")
 """Errors of this library: their message is shown as a whole, since its last sentence is the fix."""
 _SHOWN: Final = 600
 """Characters of an error."""
@@ -182,10 +182,10 @@ def first_line(error: str) -> str:
     if any(_TRACE in line for line in lines):
         # The error is after the lines of its trace, which are indented.
         at = max(i for i, line in enumerate(lines) if _TRACE in line)
-        raised = dropwhile(_is_of_trace, lines[at + 1 :])
-        found = list(takewhile(lambda line: not line.startswith(_BEHIND), raised)) or found
-        if not found[0].startswith(_OURS):
-            found = found[:1]
+        lines = list(dropwhile(_is_of_trace, lines[at + 1 :])) or lines
+        found = lines[:1]
+    if (ours := _OURS.search(lines[0])) is not None:
+        found = [lines[0][ours.start() :], *takewhile(lambda line: not line.startswith(_BEHIND), lines[1:])]
     text = " ".join(" ".join(found).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 

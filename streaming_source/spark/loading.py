@@ -37,7 +37,7 @@ _log = log_of(__name__)
 _MANY_COLUMNS: Final = 200
 _NAMED_SOURCES: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
-_OURS: Final = re.compile(r"^(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.M | re.S)
+_OURS: Final = re.compile(r"\b(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.S)
 
 
 def load_stream(

@@ -15,6 +15,8 @@ from tests.notebooks.executed import NOTEBOOKS, pictures, run_cells, stored
 
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 KAFKA = ("from_history_to_live", "kafka_after_outage")
+CHEAP = ("split_skew", "your_data")
+"""These print what each command and the history of a query print; `make soak` runs the others."""
 
 _OF_A_MACHINE = re.compile(r"/(tmp|home|root|work|Users|usr|opt|private|var)/|\b(WARN|ERROR|Traceback|Picked up)\b")
 
@@ -41,10 +43,9 @@ def test_a_notebook_needs_an_api_and_no_parser(name: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.soak
 @pytest.mark.parametrize(
     "name",
-    [name for name in NAMES if name not in KAFKA],
+    [pytest.param(name, marks=[pytest.mark.soak] * (name not in CHEAP)) for name in NAMES if name not in KAFKA],
 )
 def test_a_notebook_prints_and_draws_what_is_stored(
     name: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

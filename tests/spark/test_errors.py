@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+from streaming_source import explain, read_stream
 from tests.spark.conftest import Loader
 from tests.spark.support import SECOND, T0, fails_with, write_file
 
@@ -55,6 +59,57 @@ def test_a_checkpoint_of_sparks_own_source_is_refused(spark: SparkSession, strea
     told = """this is not an offset of aligned_files: {"logOffset": 0}"""
     with fails_with(told, "belongs to another source: use a new checkpointLocation"):
         run(stream(tmp_path / "in"), tmp_path / "cp")
+
+
+def _changed_option(spark: SparkSession, root: Path) -> StreamingQuery:
+    write_file(root / "in" / "a" / "f.parquet", TIMES)
+    run(files(spark, root, splitBy="directory"), root / "cp")
+    return started(files(spark, root, splitBy="file"), root)
+
+
+def _damaged_file(spark: SparkSession, root: Path) -> StreamingQuery:
+    write_file(root / "in" / "a" / "f.parquet", TIMES)
+    query = started(files(spark, root, discoveryInterval="100 ms"), root)
+    query.processAllAvailable()
+    (root / "in" / "a" / "g.parquet").write_bytes(b"nothing that Parquet knows")
+    return query
+
+
+def _malformed_record(spark: SparkSession, root: Path) -> StreamingQuery:
+    (root / "in" / "a").mkdir(parents=True)
+    (root / "in" / "a" / "f.csv").write_text("2026-01-01T00:00:00Z,1\n2026-01-01T00:00:01Z,many\n")
+    lines = {"fileFormat": "csv", "mode": "FAILFAST", "dataSchema": "ts timestamp, n int"}
+    return started(files(spark, root, **lines), root)
+
+
+def files(spark: SparkSession, root: Path, **options: str) -> DataFrame:
+    return read_stream(spark).format("aligned_files").options(eventTimeColumn="ts", **options).load(root / "in")
+
+
+def started(frame: DataFrame, root: Path) -> StreamingQuery:
+    return frame.writeStream.format("noop").option("checkpointLocation", str(root / "cp")).start()
+
+
+@pytest.mark.parametrize(
+    ("begin", "sentence"),
+    [
+        (_changed_option, "streaming_source.exceptions.OffsetError: "),
+        (_damaged_file, "streaming_source.exceptions.MalformedDataError: "),
+        (_malformed_record, "streaming_source.exceptions.MalformedDataError: "),
+    ],
+    ids=["at the start", "while it looks for more", "in a task"],
+)
+def test_the_first_line_of_sparks_error_has_the_sentence_of_the_library(
+    spark: SparkSession, tmp_path: Path, begin: Callable[[SparkSession, Path], StreamingQuery], sentence: str
+) -> None:
+    query = begin(spark, tmp_path)
+    with pytest.raises(PySparkException) as raised:
+        query.awaitTermination(120)
+    for error in (raised.value, query.exception()):
+        first, *others = str(error).splitlines()
+        assert sentence in first
+        assert not [line for line in (first, *others) if "Traceback" in line or line.startswith("  File")]
+    assert sentence in " ".join(str(explain(query)).split())
 
 
 _OTHER_PYTHON = """
