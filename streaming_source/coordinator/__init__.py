@@ -15,8 +15,9 @@ from streaming_source.coordinator.calls import (
     processing_time_us,
     wall_clock_us,
 )
+from streaming_source.coordinator.ranges import assign_ranges, one_range_each
 from streaming_source.coordinator.rules import ReadRules
-from streaming_source.coordinator.state import RunState, SourceState, assign_ranges, one_range_each
+from streaming_source.coordinator.state import RunState, SourceState
 
 __all__ = [
     "AssignmentTracker",

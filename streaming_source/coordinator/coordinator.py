@@ -23,11 +23,12 @@ from streaming_source.coordinator.calls import AsyncCalls, WorkerPool, Workers
 from streaming_source.coordinator.enumerator_host import EnumeratorHost
 from streaming_source.coordinator.event_times import IndexedTimes, RecordNumber
 from streaming_source.coordinator.planner_warnings import PlannerWarnings, check_no_overlap
+from streaming_source.coordinator.ranges import ranges_between, whole_splits
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import with_source
-from streaming_source.coordinator.state import RunState, SourceState, cut_range, rows_per_range
-from streaming_source.exceptions import DataLossError, SourceError
+from streaming_source.coordinator.state import RunState, SourceState
+from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
     from alignment.groups import Lookahead
@@ -43,7 +44,6 @@ _LOOKAHEAD_S: Final = 2.0
 """Seconds that the last plan of a run waits for more records, if other sources of the query plan by what it reports."""
 _SHOWN: Final = 200
 """Characters of what a source reads, in an explanation."""
-_ALL_ROWS: Final = 2**62
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -350,49 +350,9 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._announce_again = False
         # While planning goes on, discovery finds lost splits in the background.
         lost = () if self._started and not self.is_draining else self.host.enumerator.lost_splits()
-        reads_on, ranges_between = self.runtime.reads_on, self.runtime.event_times.ranges
-        pairs = self._as_read([*end.since(start, reads_on=reads_on), *self._left_out(start, end)])
-        pairs = [(before, after) for before, after in pairs if after.position > before.position]
-        # In the order of their ids, wherever they were found: what is read again is cut in the same way.
-        pairs.sort(key=lambda pair: pair[1].split_id)
-        rows = sum(after.position - before.position for before, after in pairs)
-        # If a watermark depends on the order of records, one reader reads the whole split.
-        size = _ALL_ROWS if reads_on else rows_per_range(rows, readers, min_rows)
-        ranges = [part for before, after in pairs for part in ranges_between(before, after, size)]
+        ranges = ranges_between(self.runtime, start, end, readers, min_rows, read_at=self._read_at)
         left = [part for part in ranges if part.split.split_id not in lost] if lost else ranges
         return self.host.enumerator.ranges_to_read(left)
-
-    def _as_read(self, pairs: list[tuple[SplitT, SplitT]]) -> list[tuple[SplitT, SplitT]]:
-        """Cut what lies between two states of splits to what `everything` reads of it."""
-        if (at := self._read_at) is None or not pairs:
-            return pairs
-        known, ends = at.by_id(), [ended for _, ended in pairs]
-        assert at.checkpoint is not None, "a state with records has a checkpoint"
-        stops = self.host.enumerator.read_at(ends, known, at.checkpoint)
-        cut = []
-        for (begun, ended), stop in zip(pairs, stops, strict=True):
-            split = known.get(ended.split_id)
-            first = begun.position if split is None else max(begun.position, split.origin().position)
-            cut.append((begun.at(first), ended.at(max(min(ended.position, stop), first))))
-        return cut
-
-    def _left_out(
-        self, start: SourceState[SplitT, CheckpointT], end: SourceState[SplitT, CheckpointT]
-    ) -> list[tuple[SplitT, SplitT]]:
-        """Find the splits that the end of a micro-batch leaves out, as they were before and after it."""
-        if not any(end.left_out):
-            return []
-        before, in_work = start.by_id(), frozenset(end.table.split_ids)
-        left = [split for split in start.unfinished() if split.split_id not in in_work]
-        found = self.runtime.event_times.finished_between(left, start.checkpoint, end.checkpoint, in_work)
-        if (len(found), sum(split.position for split in found)) != end.left_out:
-            raise DataLossError(
-                f"{self._source.name}: the micro-batch that is read again had read {end.left_out[1]} records of "
-                f"{end.left_out[0]} splits to their ends, and now there are {sum(one.position for one in found)} of "
-                f"{len(found)}: what it read was changed or removed since. Restore that, or use a new "
-                "checkpointLocation"
-            )
-        return [(before.get(split.split_id) or split.origin(), split) for split in found]
 
     def everything(self, min_rows: int, at: SourceState[SplitT, CheckpointT] | None = None) -> list[SplitRange[SplitT]]:
         """Return all present records of a fresh source, for a batch read. Call only `restore` before.
@@ -405,15 +365,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         if self._source.boundedness is Boundedness.BOUNDED and not isinstance(self.runtime.event_times, IndexedTimes):
             self.host.start()
             self.host.run_until(lambda: not self.host.calls.awaits_first)
-            added = self.host.added
-            ends = [split.at(split.position + 1 if split.stop is None else split.stop) for split in added]
-            whole = [
-                SplitRange(begun if at is None else begun.until(ended.position), ended.position - begun.position)
-                for begun, ended in self._as_read(list(zip(added, ends, strict=True)))
-                if ended.position > begun.position
-            ]
-            size = rows_per_range(sum(part.rows for part in whole), self._readers, min_rows)
-            return [part for one in whole for part in cut_range(one, size)]
+            return whole_splits(self.runtime, self.host.added, self._readers, min_rows, read_at=at)
         found: list[SplitRange[SplitT]] = []
         while (before := self.state) is not self.advance():
             found += self.ranges(before, self.state, self._readers, min_rows)

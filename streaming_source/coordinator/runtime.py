@@ -69,6 +69,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
     watermark needs all records before it: what was not reported is read again for it.
     """
 
+    name: str
     host: EnumeratorHost[SplitT, CheckpointT]
     event_times: EventTimeProvider[SplitT]
     engine: Engine
@@ -106,7 +107,7 @@ class SourceRuntime(Generic[SplitT, CheckpointT]):
         generators = _generators_of(event_times, index, rules)
         engine = _engine_of(index, generators, rules, recorder)
         host.take_engine(engine, probes_records=isinstance(event_times, IndexedTimes))
-        return cls(host, event_times, engine, generators, rules.options.reports and generators is not None)
+        return cls(source.name, host, event_times, engine, generators, rules.options.reports and generators is not None)
 
 
 def _event_times_of(

@@ -1,11 +1,10 @@
-"""The memory of a source between two micro-batches, and who reads what lies between."""
+"""The memory of a source between two micro-batches."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from alignment.codec import Form, Wire, reader_of
 from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
-from streaming_source.api import Source, SplitRange
+from streaming_source.api import Source
 from streaming_source.api.split import SplitT
 
 if TYPE_CHECKING:
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
 
 CheckpointT = TypeVar("CheckpointT")
-
-MOST_PARTS: Final = 10_000
-"""Parts of one range, each a task of Spark."""
 
 
 def _ids(found: Any) -> frozenset[str]:
@@ -154,53 +150,3 @@ class SourceState(Generic[SplitT, CheckpointT]):
         known = self.generators or [None] * len(self.splits)
         pairs = zip(self.since(start), known, strict=True)
         return {after.split_id: (before.position, generator) for (before, after), generator in pairs}
-
-
-def rows_per_range(rows: int, readers: int, min_rows: int) -> int:
-    """The size of ranges, `min_rows` at least, of which there are as many as readers if there are as many rows."""
-    share = -(-rows // readers)
-    return max(min_rows, share if -(-rows // max(share, 1)) >= readers else max(rows // readers, 1))
-
-
-def assign_ranges(
-    ranges: Sequence[SplitRange[SplitT]], readers: int, max_rows: int | None = None
-) -> list[list[SplitT]]:
-    """Give ranges to at most `readers` readers so that each has about as many records; no reader is left empty.
-
-    Largest range first, each to the reader that has least: within 4/3 of the best. O(n log n). Equal input gives equal
-    output. Ranges of one split stay in their order within a reader. With `max_rows` no reader of divisible splits has
-    more records than that, and there are as many readers as that takes. A range is cut into `MOST_PARTS` at most: its
-    positions may have a gap of any width.
-    """
-    if max_rows is not None:
-        ranges = [part for whole in ranges for part in cut_range(whole, max(max_rows, -(-whole.rows // MOST_PARTS)))]
-    loads = [(0, reader) for reader in range(min(readers, len(ranges)))]
-    assigned: list[list[int]] = [[] for _ in loads]
-    for number in sorted(range(len(ranges)), key=lambda n: (-ranges[n].rows, n)):
-        rows, reader = heapq.heappop(loads)
-        if max_rows is not None and rows and rows + ranges[number].rows > max_rows:
-            heapq.heappush(loads, (rows, reader))
-            rows, reader = 0, len(assigned)
-            assigned.append([])
-        assigned[reader].append(number)
-        heapq.heappush(loads, (rows + ranges[number].rows, reader))
-    return [[ranges[number].split for number in sorted(numbers)] for numbers in assigned]
-
-
-def one_range_each(ranges: Sequence[SplitT]) -> Iterator[list[SplitT]]:
-    """The ranges of one reader in rounds, in each at most one of a split: a reader knows a split by its id."""
-    left = list(ranges)
-    while left:
-        first: dict[str, SplitT] = {}
-        for split in left:
-            first.setdefault(split.split_id, split)
-        yield list(first.values())
-        left = [split for split in left if first[split.split_id] is not split]
-
-
-def cut_range(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:
-    """A range in parts of at most so many rows, if its split can be read from any position."""
-    split = whole.split
-    if whole.rows <= max_rows or not split.is_divisible or split.stop is None:
-        return [whole]
-    return SplitRange.evenly(split, split.stop, max_rows)

@@ -11,7 +11,7 @@ from streaming_source.api import SplitRange
 from streaming_source.connectors.files.split import FileSplit
 from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.coordinator import assign_ranges
-from streaming_source.coordinator.state import MOST_PARTS
+from streaming_source.coordinator.ranges import MOST_PARTS
 
 RANGES = st.lists(st.integers(1, 1000), max_size=12).map(
     lambda rows: [SplitRange(FileSplit(f"s{number:02d}"), n) for number, n in enumerate(rows)]
