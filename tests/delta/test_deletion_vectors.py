@@ -8,7 +8,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
+from streaming_source.connectors.delta.statistics import DeletionVectors
 from streaming_source.data_files import queued
 from streaming_source.testing import SourceHarness
 from tests.delta.deletion_vectors import delete_rows

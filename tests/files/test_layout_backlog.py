@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK
-from streaming_source.connectors.files.backlog import Backlog, WaitingFile, order_key
+from streaming_source.connectors.files.file_discovery import Backlog, WaitingFile, order_key
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.connectors.files.marks import Known, MarkSet, marks_of
 from streaming_source.connectors.files.split import FileOrder

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from streaming_source.connectors.files.backlog import WaitingFile
-from streaming_source.connectors.files.file_discovery import FileDiscovery
+from streaming_source.connectors.files.file_discovery import FileDiscovery, WaitingFile
 from streaming_source.connectors.files.finished import RecentFiles, order_key
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedDirectory, ListedFile

@@ -26,8 +26,7 @@ from streaming_source.connectors.delta.commits import (
     reached_version,
     read_commit,
 )
-from streaming_source.connectors.delta.deletion_vectors import DeletionVectors
-from streaming_source.connectors.delta.statistics import FileStatistics, as_array
+from streaming_source.connectors.delta.statistics import DeletionVectors, FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
 from streaming_source.connectors.tables.files import Deletes, TableFile, TimeBounds, listed
 from streaming_source.connectors.tables.lister import ColumnBounds, NewColumns, Start

@@ -16,10 +16,15 @@ from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MAX_WATERMARK, saturating_add
 from streaming_source.api import SplitEnumeratorContext
-from streaming_source.connectors.files.backlog import Backlog, WaitingFile
 from streaming_source.connectors.files.config import FilesConfig
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
-from streaming_source.connectors.files.file_discovery import FileDiscovery, FoundFiles, LaggingDirectories
+from streaming_source.connectors.files.file_discovery import (
+    Backlog,
+    FileDiscovery,
+    FoundFiles,
+    LaggingDirectories,
+    WaitingFile,
+)
 from streaming_source.connectors.files.finished import FinishedFiles, RecentFiles
 from streaming_source.connectors.files.finished_log import FinishedLog
 from streaming_source.connectors.files.listing import ListedFile, Lister, name_ten
