@@ -1,4 +1,4 @@
-"""What a Delta table has of a file beside its name: bounds of its event times, and which of its rows are deleted.
+"""Facts of a file beside its name in a Delta table: bounds of its event times, and which of its rows are deleted.
 
 Bounds are in the statistics and partition values of the log; deletion vectors of a version are loaded while they are
 needed.
