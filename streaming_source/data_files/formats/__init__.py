@@ -9,9 +9,8 @@ from alignment.lazy_names import lazy_names
 __all__ = ["ArrowFormat", "CsvFormat", "FileFormat", "JsonFormat", "OrcFormat", "ParquetFormat", "TextFormat"]
 
 if TYPE_CHECKING:
-    from streaming_source.data_files.formats.arrow import ArrowFormat
     from streaming_source.data_files.formats.base import FileFormat
-    from streaming_source.data_files.formats.columnar import ParquetFormat
+    from streaming_source.data_files.formats.columnar import ArrowFormat, ParquetFormat
     from streaming_source.data_files.formats.csv import CsvFormat
     from streaming_source.data_files.formats.json import JsonFormat
     from streaming_source.data_files.formats.lines import TextFormat
@@ -19,12 +18,11 @@ if TYPE_CHECKING:
 
 if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
     _HOMES = {
-        ".arrow": ["ArrowFormat"],
         ".base": ["FileFormat"],
         ".csv": ["CsvFormat"],
         ".json": ["JsonFormat"],
         ".lines": ["TextFormat"],
         ".orc": ["OrcFormat"],
-        ".columnar": ["ParquetFormat"],
+        ".columnar": ["ArrowFormat", "ParquetFormat"],
     }
     __getattr__ = lazy_names(__name__, _HOMES)

@@ -22,7 +22,7 @@ _NAMES: Final = ("parquet", "arrow", "orc", "csv", "json", "text")
 
 @cache
 def _formats_without_options() -> Mapping[str, type[FileFormat]]:
-    from streaming_source.data_files.formats.arrow import ArrowFormat
+    from streaming_source.data_files.formats.columnar import ArrowFormat
     from streaming_source.data_files.formats.orc import OrcFormat
 
     return {kind.name: kind for kind in (ParquetFormat, ArrowFormat, OrcFormat)}
