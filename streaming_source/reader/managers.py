@@ -140,10 +140,10 @@ class SplitFetcherManager(ABC, Generic[SplitT, ElementT]):
         with self._errors_lock:
             if self._error is None:
                 ids = ", ".join(map(repr, fetcher.split_ids)) or "no split"
-                error.add_note(f"in {fetcher!r}, which read {ids}")
+                error.add_note(f"(in {fetcher!r}, which read {ids})")
                 self._error = error
             elif self._error is not error:
-                self._error.add_note(f"after it {fetcher!r} failed as well: {error!r}")
+                self._error.add_note(f"(after it {fetcher!r} failed as well: {error!r})")
         self.queue.notify_available()
 
     def _recycle_queued(self) -> None:

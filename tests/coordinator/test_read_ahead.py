@@ -342,7 +342,7 @@ def test_an_error_reaches_the_query_with_a_note_of_the_split_and_records_of_othe
     looking.add("a", "b")
     with pytest.raises(TestingAbort) as caught:
         looking.run()
-    assert caught.value.__notes__ == ["while the planner read split 'a' ahead"]
+    assert caught.value.__notes__ == ["(while the planner read split 'a' ahead)"]
     assert looking.run() == {"a": 1, "b": 2}
 
 

@@ -154,7 +154,7 @@ def test_ft_08_an_error_of_a_fetch_is_raised_to_the_reader(good_fetches: int) ->
     with pytest.raises(ValueError, match="the disk is on fire") as raised:
         manager.check_errors()
     assert raised.value is error
-    assert error.__notes__ == ["in split fetcher 0, which read 'a'"]
+    assert error.__notes__ == ["(in split fetcher 0, which read 'a')"]
     with pytest.raises(ValueError, match="the disk is on fire"):
         manager.poll()
     manager.close(WAIT_S)
@@ -188,9 +188,9 @@ def test_the_first_error_is_kept_and_later_ones_are_attached() -> None:
         manager.check_errors()
     notes = raised.value.__notes__
     other = "KeyError('second')" if isinstance(raised.value, ValueError) else "ValueError('first')"
-    assert notes[0].startswith("in split fetcher ")
-    assert notes[1].startswith("after it split fetcher ")
-    assert notes[1].endswith(f"failed as well: {other}")
+    assert notes[0].startswith("(in split fetcher ")
+    assert notes[1].startswith("(after it split fetcher ")
+    assert notes[1].endswith(f"failed as well: {other})")
     manager.close(WAIT_S)
 
 

@@ -305,7 +305,7 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             is_gone = fetcher.is_gone
             if error is not None:
                 fetcher.stage = Stage.FAILED
-                error.add_note(f"while the planner read {_named(scans)} ahead")
+                error.add_note(f"(while the planner read {_named(scans)} ahead)")
                 self._calls.post(partial(self._fail, fetcher, error))
             else:
                 self._judge(fetcher, began_us, {scans[split_id]: part for split_id, part in fetched.items()})
