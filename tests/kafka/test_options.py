@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -418,6 +419,14 @@ def test_json_values_are_a_struct_and_their_fields_can_be_event_times() -> None:
     assert read.schema()["value"].dataType.simpleString() == "struct<id:bigint,ts:timestamp>"
 
 
+def test_json_with_times_that_may_lack_a_zone_asks_for_it_where_no_session_is_known() -> None:
+    options = {"kafka.bootstrap.servers": BROKERS, "subscribe": "a", "valueFormat": "json"}
+    for fields, asks in (("s STRUCT<t TIMESTAMP>", True), ("t TIMESTAMP_NTZ", False), ("n BIGINT", False)):
+        read = AlignedDataSource.of_format("aligned_kafka", {**options, "valueSchema": fields}, None)
+        with pytest.raises(OptionError, match="option timeZone is missing") if asks else nullcontext():
+            read.schema()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -425,6 +434,9 @@ def test_json_values_are_a_struct_and_their_fields_can_be_event_times() -> None:
         ({"valueSchema": "a INT"}, "option valueFormat = 'binary' takes no valueSchema"),
         ({"valueFormat": "avro"}, "option valueFormat = 'avro' needs schemaRegistryUrl"),
         ({"schemaRegistryUrl": "http://a"}, "option valueFormat = 'binary' takes no schemaRegistryUrl"),
+        ({"timestampFormat": "yyyy"}, "option valueFormat = 'binary' takes no timestampFormat"),
+        ({"valueFormat": "json", "valueSchema": "t DATE", "dateFormat": "b"}, "dateFormat = 'b': the letter b is not"),
+        ({"valueFormat": "json", "valueSchema": "m MAP<INT, INT>"}, "valueSchema: m: the keys of a map in JSON are"),
         ({"valueFormat": "xml"}, "option valueFormat = 'xml': must be one of binary, string, json"),
     ],
 )

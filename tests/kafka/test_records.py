@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -11,10 +14,10 @@ import pytest
 from confluent_kafka import Message
 
 from alignment.timestamps import NO_TIMESTAMP
+from streaming_source.connectors.kafka.json_values import JsonValues
 from streaming_source.connectors.kafka.records import (
     FIELDS,
     BinaryValues,
-    JsonValues,
     MessageColumns,
     TextValues,
     ValueFormat,
@@ -22,6 +25,7 @@ from streaming_source.connectors.kafka.records import (
     runs_of,
 )
 from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.data_files.formats import JsonFormat
 from streaming_source.exceptions import MalformedDataError
 
 P = Partition("orders", 1)
@@ -168,7 +172,7 @@ def test_json_may_have_lines_and_be_large() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [b"", b"text", b"[1]", b'{"a": "one"}', b'{"a": 1', b'{"a": 1}}\n{"v": {"a": 2}', b"\xff", b'{"a": 1.5}', b"1"],
+    [b"", b" ", b"text", b"[1]", b'[{"a": 1}]', b'{"a": "one"}', b'{"a": 1', b"\xff", b'{"a": 1.5}', b"1"],
 )
 def test_what_is_no_such_object_fails_by_its_place_or_is_null(bad: bytes) -> None:
     kind = json_values(("a", pa.int64()))
@@ -176,6 +180,40 @@ def test_what_is_no_such_object_fails_by_its_place_or_is_null(bad: bytes) -> Non
     with pytest.raises(MalformedDataError, match=r"partition orders-1, offset 11: the value .* is not a JSON object"):
         column(kind, good, bad, good)
     assert column(json_values(("a", pa.int64()), invalid="null"), good, bad, good) == [{"a": 7}, None, {"a": 7}]
+
+
+def test_json_is_read_as_in_files_and_by_from_json() -> None:
+    """What pyarrow's parser reads otherwise, or refuses."""
+    at, day = pa.timestamp("us", "UTC"), pa.date32()
+    read = {
+        (pa.binary(), b'"aGk="'): b"hi",
+        (pa.map_(pa.string(), pa.int64()), b'{"a": 1}'): [("a", 1)],
+        (day, b'"2024-01-01"'): date(2024, 1, 1),
+        (pa.string(), b'{"b": [1]}'): '{"b": [1]}',
+        (pa.decimal128(8, 2), b"1.005"): Decimal("1.01"),
+        (pa.int64(), b'1, "a": 2'): 2,
+        (pa.int64(), b"1}}\n{"): 1,
+        (at, b"1704067200"): datetime(2024, 1, 1, tzinfo=UTC),
+        (at, b'"2024-1-1 1:00:00+1"'): datetime(2024, 1, 1, tzinfo=UTC),
+    }
+    for (kind, text), value in read.items():
+        assert column(json_values(("a", kind)), b'{"a": ' + text + b"}") == [{"a": value}]
+    refused = [(day, b"5"), (at, b'"2024-01-01T00:00:00+19:00"'), (pa.timestamp("us"), b'"2024-01-01T00:00:00Z"')]
+    for kind, text in refused:
+        with pytest.raises(MalformedDataError, match=r"offset 10: the value .* is not a JSON object"):
+            column(json_values(("a", kind)), b'{"a": ' + text + b"}")
+
+
+def test_times_in_json_have_a_zone_and_a_pattern() -> None:
+    values = json_values(("a", pa.struct([("t", pa.timestamp("us", "UTC"))]))).in_zone("Europe/Berlin")
+    midnight = datetime(2023, 12, 31, 23, tzinfo=UTC)
+    assert column(values, b'{"a": {"t": "2024-01-01 00:00:00"}}') == [{"a": {"t": midnight}}]
+    assert values.in_zone("UTC") == values
+    assert (plain := json_values(("a", pa.timestamp("us")))).in_zone("Europe/Berlin") is plain
+    with pytest.raises(MalformedDataError, match="set option timestampFormat to the pattern"):
+        column(values, b'{"a": {"t": "1.1.2024 0:00"}}')
+    by_pattern = replace(values, format=JsonFormat(timestamp_format="d.M.yyyy H:mm", time_zone="Europe/Berlin"))
+    assert column(by_pattern, b'{"a": {"t": "1.1.2024 0:00"}}') == [{"a": {"t": midnight}}]
 
 
 def test_what_is_no_text_fails_by_its_place_or_is_null() -> None:

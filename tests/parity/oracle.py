@@ -18,7 +18,7 @@ from tests.spark.reading import read_all, read_batch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FILE", "Case", "differences", "rows_by_file"]
+__all__ = ["FILE", "Case", "differences", "plain", "rows_by_file"]
 
 FILE: Final = "file"
 """The number of a file, which the name of its directory has; it is the event time too."""
@@ -122,14 +122,14 @@ def _type(kind: pa.DataType) -> str:
 def rows_by_file(table: pa.Table) -> dict[int, list[Any]]:
     """Return the rows of each file, in their order in it, as values that are equal where the readers agree."""
     found: dict[int, list[Any]] = {}
-    columns = {name: [_plain(value) for value in table[name]] for name in table.schema.names}
+    columns = {name: [plain(value) for value in table[name]] for name in table.schema.names}
     for row in zip(*columns.values(), strict=True):
         values = dict(zip(columns, row, strict=True))
         found.setdefault(values.pop(FILE), []).append(values)
     return found
 
 
-def _plain(value: pa.Scalar) -> Any:
+def plain(value: pa.Scalar) -> Any:
     """Return a scalar in Python: times as numbers, which may be beyond Python's, and fractions with their sign.
 
     The entries of a map have no order: Spark's reader of ORC by rows sorts them, and that by columns does not.
@@ -140,10 +140,10 @@ def _plain(value: pa.Scalar) -> Any:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return value.value
     if pa.types.is_struct(kind):
-        return {part.name: _plain(value[number]) for number, part in enumerate(kind)}
+        return {part.name: plain(value[number]) for number, part in enumerate(kind)}
     if pa.types.is_map(kind):
-        return sorted((_plain(one) for one in value.values), key=lambda entry: repr(entry["key"]))
+        return sorted((plain(one) for one in value.values), key=lambda entry: repr(entry["key"]))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_plain(one) for one in value.values]
+        return [plain(one) for one in value.values]
     number = value.as_py()
     return str(number) if isinstance(number, float) else number

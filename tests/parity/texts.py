@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.parity.oracle import Case
 
-__all__ = ["csv_case", "json_case", "quoted_csv_case", "text_case"]
+__all__ = ["csv_case", "json_case", "json_records", "quoted_csv_case", "text_case"]
 
 FILES: Final = 10
 LINES: Final = 40
@@ -93,36 +93,38 @@ def _without_ntz(columns: str, options: dict[str, str]) -> str:
     return columns.replace("timestamp_ntz", "date") if "timestampFormat" in options else columns
 
 
+_ODD_JSON: Final = (
+    *("5", "null", "[]", '"a"', "{", "", "  ", '{"x":1} {"x":2}', "[1]", '  {"x":1}', '{"x":1}}', '{"x":1,}', "tru"),
+)
+
+
+def _json_record(r: random.Random) -> str:
+    return "{" + ",".join(f'"{r.choice("xxyyzqX")}":{_json_value(r)}' for _ in range(r.randint(0, 4))) + "}"
+
+
+def _json_columns(r: random.Random, options: dict[str, str]) -> str:
+    return _without_ntz(", ".join(f"{name} {_json_type(r)}" for name in "xyz"), options)
+
+
+def json_records(r: random.Random) -> tuple[list[str], str, dict[str, str]]:
+    """Return texts of JSON by themselves, most of them objects; columns, and options that both readers know."""
+    options = _of_times(r)
+    texts = [r.choice(_ODD_JSON) if r.random() < 0.05 else _json_record(r) for _ in range(FILES * LINES)]
+    return texts, _json_columns(r, options), options
+
+
 def json_case(r: random.Random) -> Case:
     """Return files of JSON, a record a line or an array a file."""
-    odd = (
-        "5",
-        "null",
-        "[]",
-        '"a"',
-        "{",
-        "",
-        "  ",
-        '{"x":1} {"x":2}',
-        "[1]",
-        '  {"x":1}',
-        '{"x":1}}',
-        '{"x":1,}',
-        "tru",
-    )
     options = {"mode": r.choice(_MODES), **_of_times(r)}
-    columns = ", ".join(f"{name} {_json_type(r)}" for name in "xyz")
+    columns = _json_columns(r, options)
     if r.random() < 0.3 and options["mode"] == "PERMISSIVE":
         columns += ", _corrupt_record string"
 
-    def record() -> str:
-        return "{" + ",".join(f'"{r.choice("xxyyzqX")}":{_json_value(r)}' for _ in range(r.randint(0, 4))) + "}"
-
     def lines() -> str:
-        return r.choice(_ENDS).join(r.choice(odd) if r.random() < 0.05 else record() for _ in range(LINES))
+        return r.choice(_ENDS).join(r.choice(_ODD_JSON) if r.random() < 0.05 else _json_record(r) for _ in range(LINES))
 
     ending, files = _files(r, lines)
-    return Case("json", f"json{ending}", files, _without_ntz(columns, options), options)
+    return Case("json", f"json{ending}", files, columns, options)
 
 
 def csv_case(r: random.Random) -> Case:

@@ -287,6 +287,7 @@ FILES: Final = (
     _may("compression", None, "none", f"{_READING}; lines must end where they did", **_CSV),
 )
 
+_JSON = {"valueFormat": "json", "valueSchema": "x int", "invalidValue": "null"}
 _AVRO = {"valueFormat": "avro", "schemaRegistryUrl": "{registry}"}
 _NO_SCHEMA = "none: no schema is in an offset; the registry must have schemas under the same ids"
 _TESTS = "tests.kafka"
@@ -334,13 +335,9 @@ KAFKA: Final = (
         "kept, as with Spark's own source: it is for the first run alone",
     ),
     _may("valueFormat", None, "string", _COLUMNS),
-    Change(
-        "valueSchema",
-        {"valueFormat": "string"},
-        {"valueFormat": "json", "valueSchema": "x int", "invalidValue": "null"},
-        _COLUMNS,
-    ),
-    Change("invalidValue", {}, {"valueFormat": "json", "valueSchema": "x int", "invalidValue": "null"}, _FROM_NOW_ON),
+    Change("valueSchema", {"valueFormat": "string"}, _JSON, _COLUMNS),
+    Change("invalidValue", {}, _JSON, _FROM_NOW_ON),
+    *(Change(name, _JSON, {**_JSON, name: "dd.MM.yyyy"}, _FROM_NOW_ON) for name in ("timestampFormat", "dateFormat")),
     Change("schemaRegistryUrl", _AVRO, {**_AVRO, "schemaRegistryUrl": "{moved}"}, _NO_SCHEMA),
     Change(
         "schemaRegistry.*",

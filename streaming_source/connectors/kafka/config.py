@@ -27,7 +27,7 @@ from streaming_source.api.options import (
 )
 from streaming_source.connectors.kafka.client_config import ClientConfig, TokenProvider
 from streaming_source.connectors.kafka.faults import BrokerRetries
-from streaming_source.connectors.kafka.records import BinaryValues, JsonValues, TextValues, ValueFormat
+from streaming_source.connectors.kafka.records import BinaryValues, TextValues, ValueFormat
 from streaming_source.connectors.kafka.subscription import Boundary, Subscription
 from streaming_source.exceptions import OptionError
 
@@ -139,6 +139,8 @@ class KafkaConfig:
         return duration.total_seconds()
 
 
+_JSON_TIMES: Final = "With `valueFormat=json`: in which pattern, in Java's letters, as in `dd.MM.yyyy HH:mm[:ss]`,"
+
 KAFKA_OPTIONS: Final = OptionSet(
     [
         Option(
@@ -184,6 +186,8 @@ KAFKA_OPTIONS: Final = OptionSet(
             None,
             "none; with avro the latest of the subject",
         ),
+        Option("timestampFormat", any_text, f"{_JSON_TIMES} timestamps are written.", None, "ISO-8601"),
+        Option("dateFormat", any_text, f"{_JSON_TIMES} dates are written.", None, "ISO-8601"),
         Option(
             "schemaRegistryUrl",
             text,
@@ -283,6 +287,9 @@ def _value_format(values: Mapping[str, Any], subscription: Subscription) -> Valu
     Connects to nothing.
     """
     kind, schema, invalid = values["valueFormat"], values["valueSchema"], values["invalidValue"]
+    for name in ("timestampFormat", "dateFormat"):
+        if values[name] is not None and kind != "json":
+            raise OptionError(f"option valueFormat = {kind!r} takes no {name}; it belongs to json, so leave it out")
     if kind in ("avro", "protobuf"):
         return _registered(kind, values, subscription)
     for name in ("schemaRegistryUrl", "valueSubject", "schemaRegistry.*"):
@@ -292,7 +299,12 @@ def _value_format(values: Mapping[str, Any], subscription: Subscription) -> Valu
         needs = "needs valueSchema, the fields of the objects" if kind == "json" else "takes no valueSchema"
         raise OptionError(f"option valueFormat = {kind!r} {needs}")
     if schema is not None:
-        return JsonValues(schema_of_ddl("valueSchema", schema), invalid)
+        # Imported when they are used: few queries have JSON.
+        from streaming_source.connectors.kafka.json_values import JsonValues
+        from streaming_source.data_files.formats.json import JsonFormat
+
+        patterns = {"timestamp_format": values["timestampFormat"], "date_format": values["dateFormat"]}
+        return JsonValues(schema_of_ddl("valueSchema", schema), invalid, JsonFormat(**patterns))
     return TextValues(invalid) if kind == "string" else BinaryValues()
 
 

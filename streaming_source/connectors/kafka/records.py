@@ -1,8 +1,7 @@
-"""The client's messages as Arrow columns, made in a few calls for all of them; values as bytes, text, or JSON."""
+"""The client's messages as Arrow columns, made in a few calls for all of them; values as bytes or text."""
 
 from __future__ import annotations
 
-import io
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,7 +12,6 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
-from pyarrow import json as arrow_json
 
 from alignment.arrow_times import integers_to_microseconds
 from alignment.timestamps import NO_TIMESTAMP
@@ -144,6 +142,10 @@ class ValueFormat(ABC):
         Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` if one is not of the format.
         """
 
+    def in_zone(self, zone: str) -> ValueFormat:
+        """Return the format that reads times without a zone in this one, unless it has another; by default itself."""
+        return self
+
     def column(self, values: list[bytes | None], part: Partition, offsets: Int64Array) -> pa.Array:
         """Return the column of `n` values of one partition.
 
@@ -190,37 +192,6 @@ class TextValues(ValueFormat):
 
     def read(self, values: list[bytes | None]) -> pa.Array:
         return _binary(values).cast(pa.string())
-
-
-@dataclass(frozen=True)
-class JsonValues(ValueFormat):
-    """Values that are JSON objects with these fields: other fields are left out, and missing ones are null."""
-
-    fields: pa.Schema
-    invalid: Invalid = "fail"
-    what = "a JSON object of the fields in valueSchema"
-
-    @property
-    def type(self) -> pa.DataType:
-        return pa.struct(list(self.fields))
-
-    def read(self, values: list[bytes | None]) -> pa.Array:
-        # Each value is wrapped in an object, so that a null stays a row. A value that closes the wrapping changes the
-        # number of rows.
-        text = b"".join([b'{"v":' + (b"null" if value is None else value) + b"}\n" for value in values])
-        table = arrow_json.read_json(
-            io.BytesIO(text),
-            arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            arrow_json.ParseOptions(
-                explicit_schema=pa.schema([("v", self.type)]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
-        )
-        if table.num_rows != len(values):
-            raise pa.ArrowInvalid(f"{len(values)} values hold {table.num_rows} objects")
-        column: pa.Array = table.column("v").combine_chunks()
-        return column
 
 
 def _binary(values: list[bytes | None]) -> pa.Array:

@@ -128,6 +128,10 @@ class KafkaSource(KafkaConfig, Source[KafkaSplit, KafkaCheckpoint]):
     def boundedness(self) -> Boundedness:
         return Boundedness.CONTINUOUS_UNBOUNDED if self.end is None else Boundedness.BOUNDED
 
+    def in_zone(self, zone: str) -> KafkaSource:
+        values = self.values.in_zone(zone)
+        return self if values is self.values else replace(self, values=values)
+
     def for_batch(self) -> KafkaSource:
         """Return the source up to the present end, from the earliest records unless the options give another start.
 

@@ -70,6 +70,19 @@ class JsonFormat(RecordFormat):
             raise self._nothing_to_infer_from(file.path)
         return self._inferred(found, lambda columns: _table(records, columns))
 
+    def read_values(self, values: Sequence[bytes], schema: pa.Schema) -> tuple[list[pa.Array], BoolArray]:
+        """Return the columns of values, an object each, that are in no file; and which of them are malformed."""
+        records, fields = [_in_one_line(value) for value in values], [*schema]
+        data = b"".join(records)
+        unlike = self._unlike_spark(data, len(records), fields)
+        read = self._attempt(data, len(records), (), fields) if unlike is None else None
+        arrays, malformed = self._salvaged(records, (), fields, unlike) if read is None else read
+        return arrays, np.zeros(len(records), np.bool_) if malformed is None else malformed
+
+    def fault_of(self, value: bytes, schema: pa.Schema) -> str | None:
+        """Return why such a value is malformed; None if it is not."""
+        return self._exact([_in_one_line(value)], (), [*schema])[1][0]
+
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
@@ -79,9 +92,7 @@ class JsonFormat(RecordFormat):
 
     def begin(self, file: LineFile, schema: pa.Schema) -> tuple[str, ...]:
         fields = self._in_files(schema)
-        for field in fields:
-            if not all(pa.types.is_string(found.key_type) for found in _maps_in(field.type)):
-                raise pa.ArrowNotImplementedError(f"{field.name}: the keys of a map in JSON are text")
+        check_maps(fields)
         return tuple(field.name for field in fields)
 
     def count(self, data: bytes) -> int:
@@ -118,6 +129,13 @@ class JsonFormat(RecordFormat):
         return (
             np.ones(count, np.bool_) if any(next(_maps_in(field.type), None) is not None for field in fields) else None
         )
+
+
+def check_maps(fields: Iterable[pa.Field]) -> None:
+    """Raise a `pa.ArrowNotImplementedError` for a map whose keys are no text."""
+    for field in fields:
+        if not all(pa.types.is_string(found.key_type) for found in _maps_in(field.type)):
+            raise pa.ArrowNotImplementedError(f"{field.name}: the keys of a map in JSON are text")
 
 
 def _joined(found: pa.Schema, records: bytes) -> pa.Schema:

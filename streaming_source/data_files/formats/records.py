@@ -243,7 +243,9 @@ class RecordFormat(LineFormat):
         fields = self._in_files(schema)
         unlike = self._unlike_spark(run.content, run.rows, fields)
         read = self._attempt(run.content, run.rows, file.names, fields) if unlike is None else None
-        arrays, malformed = self._salvaged(run, file.names, fields, unlike) if read is None else read
+        if read is None:
+            read = self._salvaged(self._split(run.content), file.names, fields, unlike)
+        arrays, malformed = read
         columns = dict(zip((field.name for field in fields), arrays, strict=True))
         found = malformed if malformed is not None and malformed.any() else None
         if self.corrupt_column in schema.names:
@@ -263,14 +265,13 @@ class RecordFormat(LineFormat):
             return None
 
     def _salvaged(
-        self, run: Chunk, names: tuple[str, ...], fields: Sequence[pa.Field], unlike: BoolArray | None
+        self, records: Sequence[bytes], names: tuple[str, ...], fields: Sequence[pa.Field], unlike: BoolArray | None
     ) -> tuple[list[pa.Array], BoolArray]:
         """Return the columns of records some of which cannot be parsed together, and which of them are malformed.
 
         Records are halved until those that can be parsed are; the others, and those that are `unlike`, are read one by
         one. If `m` of `n` records cannot be parsed, that takes O(m log n) parses.
         """
-        records = self._split(run.content)
         numbers = np.arange(len(records))
         exact = [] if unlike is None else [numbers[unlike]]
         like = numbers if unlike is None else numbers[~unlike]

@@ -82,7 +82,7 @@ class KafkaTopics(AuditedSource):
         named = [name for name in given if name.lower() == _ISOLATION]
         self._isolation = given.pop(named[0]) if named else None
         self._source, self._all = (
-            KafkaSource.from_options(KAFKA_OPTIONS.parse({**given, _ISOLATION: level}))
+            KafkaSource.from_options(KAFKA_OPTIONS.parse({**given, _ISOLATION: level})).in_zone(event_time.zone_name)
             for level in (_COMMITTED, "read_uncommitted")
         )
         self._clients = KeptClients()
