@@ -30,38 +30,38 @@ ANY: Final = object()
 """A value that is there; its like differs from day to day, or from run to run."""
 
 RULES: Final[dict[str, tuple[Case, list[Any], list[Any]]]] = {
-    "a time without a date": (_text("csv", b"10:20\n", "t timestamp"), [{"t": ANY}], [{"t": None}]),
-    "a number without room in a timestamp": (
+    "a time without a date, `10:20`": (_text("csv", b"10:20\n", "t timestamp"), [{"t": ANY}], [{"t": None}]),
+    "a JSON number in a timestamp that has no room in int64 microseconds": (
         _text("json", b'{"t":9223372036854775807}\n', "t timestamp"),
         [{"t": -1_000_000}],
         [{"t": None}],
     ),
-    "a syntax error within a field": (
+    "a syntax error within a field of a JSON object": (
         _text("json", b'{"a":1,"b":{"c":}}\n', "a int, b struct<c int>"),
         [{"a": 1, "b": None}],
         [{"a": None, "b": None}],
     ),
-    "text that is no base64": (
+    "text without the length of base64 in a `binary` of JSON": (
         _text("json", b'{"b":"1","a":1}\n', "b binary, a int"),
         [{"b": None, "a": None}],
         [{"b": None, "a": 1}],
     ),
-    "a header with the columns in another order": (
+    "CSV with `header=true`, columns in another order": (
         _text("csv", b"b,a\n1,2\n", "a int, b int", header="true"),
         [{"a": 1, "b": 2}],
         [{"a": 2, "b": 1}],
     ),
-    "a pattern without separators before a fraction": (
+    "`timestampFormat=yyyyMMddHHmmssSSS`": (
         _text("csv", b"20240102030405678\n", "t timestamp", timestampFormat="yyyyMMddHHmmssSSS"),
         [{"t": None}],
         [{"t": 1_704_164_645_678_000}],
     ),
-    "a pattern of times, and times without a zone": (
+    "`timestampFormat` and a column of type `timestamp_ntz`": (
         _text("csv", b"05.01.2024 10:20\n2024-01-05\n", "t timestamp_ntz", timestampFormat="dd.MM.yyyy HH:mm"),
         [{"t": None}, {"t": 1_704_412_800_000_000}],
         [{"t": 1_704_450_000_000_000}, {"t": 1_704_412_800_000_000}],
     ),
-    "zeros of both signs in ORC": (
+    "ORC: 0.0 and -0.0 in one column": (
         Case("orc", "orc", (_zeros(),)),
         [{"d": "-0.0"}, {"d": "-0.0"}],
         [{"d": "-0.0"}, {"d": "0.0"}],

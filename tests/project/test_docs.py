@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
+
+from tests.parity.test_rules import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -17,20 +20,34 @@ def test_the_page_of_options_is_the_one_that_the_code_gives() -> None:
     assert keywords == made["with_keywords"](keywords), "run: python docs/make_options.py"
 
 
+_TESTS = re.compile(r"`([\w/]+\.py)(?:::(\w+))?`")
+
+
+def _rows_of_parity() -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield the scenario, the verdict and the tests of each row, files with names; `the same` are those above."""
+    tests: list[tuple[str, str]] = []
+    for line in (DOCS / "parity.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| ") and not line.startswith("| scenario"):
+            row = [cell.strip() for cell in line.strip("|").split(" | ")]
+            tests = tests if row[-1] == "the same" else _TESTS.findall(row[-1])
+            yield row[0], row[3], tests
+
+
 def test_each_row_of_parity_is_shown_by_a_test_and_says_why_or_by_how_much() -> None:
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in (DOCS / "parity.md").read_text(encoding="utf-8").splitlines()
-        if line.startswith("| ") and not line.startswith("| scenario")
-    ]
+    rows = [*_rows_of_parity()]
     assert rows
-    for row in rows:
-        scenario, verdict, shown = row[0], row[3], row[-1]
+    for scenario, verdict, tests in rows:
         assert re.match(r"same$|(better|other|worse): .", verdict), scenario
         assert not verdict.startswith("better") or re.search(r"\d|figure", verdict), scenario
-        for file, test in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", shown):
+        assert tests, f"{scenario}: no test shows it"
+        for file, test in tests:
             source = (ROOT / "tests" / file).read_text(encoding="utf-8")
             assert not test or f"def {test}(" in source, f"{scenario}: {file} has no {test}"
+
+
+def test_each_rule_by_which_the_readers_differ_is_tried_by_its_name() -> None:
+    by_name = ("parity/test_rules.py", "test_where_the_two_differ_it_is_by_these_rules")
+    assert {scenario for scenario, _, tests in _rows_of_parity() if by_name in tests} == {*RULES}
 
 
 def test_the_tests_that_the_page_of_reliability_names_are_there() -> None:
