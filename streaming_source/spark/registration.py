@@ -29,10 +29,11 @@ REFUSED_IN_PIPELINES: Final = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 """Error condition of Spark for a call that analyses or executes while a pipeline makes a frame."""
 
 _OF_SESSION: Final = {
-    "caseSensitive": "spark.sql.caseSensitive",
-    "ignoreSinkLog": "spark.sql.streaming.fileStreamSink.ignoreMetadata",
+    "caseSensitive": ("spark.sql.caseSensitive", "true"),
+    "ignoreSinkLog": ("spark.sql.streaming.fileStreamSink.ignoreMetadata", "true"),
+    "textInNames": ("spark.sql.sources.partitionColumnTypeInference.enabled", "false"),
 }
-"""Option of files -> the setting of a session that Spark's own readers go by."""
+"""Option of files -> the setting of a session that Spark's own readers go by, and the value that switches it on."""
 
 _known: Final[WeakKeyDictionary[Any, dict[str, bytes | None]]] = WeakKeyDictionary()
 """Session -> name of a format registered in it -> its content."""
@@ -156,9 +157,9 @@ def has_no_data_batches(spark: SparkSession) -> bool:
 
 
 def switched_on(spark: SparkSession, options: Collection[str]) -> list[str]:
-    """Return those of the options that a setting of the session has for Spark's own readers, where that is true."""
-    asked = [option for option in _OF_SESSION if option in options]
-    return [option for option in asked if str(spark.conf.get(_OF_SESSION[option], "false")).lower() == "true"]
+    """Return those of the options that settings of the session switch on for Spark's own readers."""
+    asked = {option: _OF_SESSION[option] for option in _OF_SESSION if option in options}
+    return [option for option, (name, value) in asked.items() if str(spark.conf.get(name, None)).lower() == value]
 
 
 def session_zone(spark: SparkSession) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import LongType, StringType, StructType, TimestampNTZType, TimestampType
 
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import CsvFormat, FileSource, file_discovery, finite, listing
@@ -33,6 +33,7 @@ from streaming_source.exceptions import (
     PathNotFoundError,
     SchemaError,
 )
+from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.testing import FakeClock, SourceHarness
 from tests.examples import each_once
 from tests.files.test_layout_orders import look_again, rows, strategy, unbounded, write
@@ -260,8 +261,15 @@ def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogC
         (["1", "3000000000"], pa.int64()),
         (["1", "2.5"], pa.float64()),
         (["2024-01-31"], pa.date32()),
-        (["2024-01-31 10:00:00"], pa.timestamp("us")),
-        (["2024-01-31 10:00:00", "2024-01-31"], pa.timestamp("us")),
+        (["2024-01-31 10:00:00"], pa.timestamp("us", "UTC")),
+        (["2024-01-31 10:00:00.5", "2024-01-31"], pa.timestamp("us", "UTC")),
+        (["-0001-01-01 00:00:00"], pa.timestamp("us", "UTC")),
+        (["2024-01-31T10:00:00"], pa.string()),
+        (["2024-01-31 10:00:00.25"], pa.string()),
+        (["2024-01-31 10:00:00Z"], pa.string()),
+        (["2024-01-31 24:00:00"], pa.string()),
+        (["2024-01-31 10:00"], pa.string()),
+        (["2024-02-30 10:00:00"], pa.string()),
         (["1", "9223372036854775808"], pa.decimal128(19, 0)),
         (["3000000000", "12345678901234567890123"], pa.decimal128(23, 0)),
         (["9" * 39], pa.string()),
@@ -279,8 +287,29 @@ def test_links_that_lead_up_are_not_followed(tmp_path: Path, caplog: pytest.LogC
 )
 def test_columns_in_names_have_the_narrowest_type(values: list[str], data_type: pa.DataType) -> None:
     directories = [f"a/k={value}/b" for value in values]
-    assert partition_schema(directories) == pa.schema([("k", data_type)])
+    assert partition_schema(directories, zone="Europe/Berlin") == pa.schema([("k", data_type)])
+    assert partition_schema(directories, infers=False) == pa.schema([("k", pa.string())])
     assert partition_schema(directories, [pa.field("k", pa.string())]) == pa.schema([("k", pa.string())])
+
+
+def test_times_in_names_are_in_the_zone_of_the_session_where_it_is_known(tmp_path: Path) -> None:
+    put(tmp_path / "k=2024-01-31 10%3A00%3A00" / "f.parquet", {"t": pa.array([0], pa.timestamp("us", "UTC"))})
+    found = {
+        zone: AlignedDataSource.of_format("aligned_files", {"path": str(tmp_path), "eventTimeColumn": "t"}, zone)
+        for zone in ("Europe/Berlin", None)
+    }
+    kinds = [made.schema()["k"].dataType for made in found.values()]
+    assert kinds == [TimestampType(), TimestampNTZType()]
+    local_us = 1_706_695_200_000_000
+    for options, expected in (
+        ({"timeZone": "Europe/Berlin"}, local_us - 3_600 * SECOND),
+        ({"timeZone": "Europe/Berlin", "dataSchema": "t timestamp, k timestamp_ntz"}, local_us),
+        ({"dataSchema": "t timestamp, k date"}, local_us // (86_400 * SECOND)),
+    ):
+        assert read_batch(tmp_path, eventTimeColumn="t", **options)["k"][0].value == expected
+    source = FileSource(str(tmp_path), data_schema=pa.schema([("k", pa.timestamp("us", "UTC"))]))
+    with pytest.raises(SchemaError, match="it has no zone; set option timeZone"):
+        source.given_columns(source.schema()).of(next(iter(list_files(source.root))), "")
 
 
 def test_numbers_in_names_are_read_as_java_writes_them(tmp_path: Path) -> None:
@@ -292,6 +321,8 @@ def test_numbers_in_names_are_read_as_java_writes_them(tmp_path: Path) -> None:
 
 def test_names_are_unescaped_and_what_has_no_name_is_no_column() -> None:
     assert values_in("x/k=a%2Fb%3D/l=__HIVE_DEFAULT_PARTITION__/=3/m=") == {"k": "a/b=", "l": None, "m": ""}
+    # Spark writes other letters as they are, and reads an escape as one character.
+    assert values_in("ü=日本/k=%e9%zz") == {"ü": "日本", "k": "é%zz"}
 
 
 @pytest.mark.parametrize(("split_by", "indexing"), each_once(["directory", "file"], ["auto", "scan"]))

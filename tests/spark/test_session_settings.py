@@ -185,7 +185,9 @@ def test_the_same_comes_out_beside_each_setting(
 def test_every_setting_that_was_tried_is_in_the_table_and_each_of_the_table_was_tried() -> None:
     table = PAGE.read_text(encoding="utf-8").split("### Settings of the session")[1].split("\n## ")[0]
     named = {name for row in re.findall(r"^\| (.*?) \|", table, re.M) for name in re.findall(r"`([\w.]+)`", row)}
-    tried = {name.removeprefix("spark.sql.") for name in (*HARMLESS, *_OF_SESSION.values(), POLICY)}
+    tried = {
+        name.removeprefix("spark.sql.") for name in (*HARMLESS, *(name for name, _ in _OF_SESSION.values()), POLICY)
+    }
     assert tried <= named, tried - named
 
 
@@ -198,12 +200,24 @@ def test_the_log_of_a_sink_is_ignored_where_the_session_says_so(spark: SparkSess
     source = FileSource(str(root))
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 s").with_timestamp_assigner("ts")
     for value, rows in (("false", 1), ("true", 2)):
-        with setting(spark, _OF_SESSION["ignoreSinkLog"], value):
+        with setting(spark, _OF_SESSION["ignoreSinkLog"][0], value):
             by_spark = spark.read.parquet(str(root)).count() if value == "true" else rows
             frame = read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts").load(str(root))
             run = available_now(spark, frame.select("k"), tmp_path / value)
             batch = from_source(spark, source, strategy, "sink", batch=True).count()
         assert len(run.rows) == batch == by_spark == rows
+
+
+def test_columns_in_names_are_text_where_the_session_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    write_file(tmp_path / "day=2024-01-01/n=007/a.parquet", [T0])
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 s").with_timestamp_assigner("ts")
+    for value in ("true", "false"):
+        with setting(spark, _OF_SESSION["textInNames"][0], value):
+            kinds = dict(spark.read.parquet(str(tmp_path)).select("day", "n").dtypes)
+            frame = read_stream(spark).format("aligned_files").option("eventTimeColumn", "ts").load(str(tmp_path))
+            batch = from_source(spark, FileSource(str(tmp_path)), strategy, "names", batch=True)
+        assert dict(frame.select("day", "n").dtypes) == dict(batch.select("day", "n").dtypes) == kinds
+        assert [row.n for row in batch.collect()] == ["007" if value == "false" else 7]
 
 
 def test_spark_refuses_the_continuous_trigger_and_asynchronous_progress_of_state(

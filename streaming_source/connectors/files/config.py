@@ -209,6 +209,14 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         "the session's, else false",
     )
 
+    text_in_names: bool = option_field(
+        False,
+        "textInNames",
+        boolean,
+        "Columns in names of directories are text: the session has `partitionColumnTypeInference.enabled=false`.",
+        is_private=True,
+    )
+
     def __post_init__(self) -> None:
         self._take_paths()
         super().__post_init__()
@@ -276,6 +284,7 @@ class FilesConfig(ClaimOptions, ReadingConfig):
             in_names=not self.recursive_file_lookup,
             with_metadata=self.file_metadata,
             case_sensitive=self.case_sensitive,
+            zone=self.time_zone,
         )
 
     def place(self, uri: str) -> Root:

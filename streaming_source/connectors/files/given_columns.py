@@ -12,6 +12,8 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 from pyarrow import fs
 
+from alignment.time_texts import UTC, parse_dates, parse_times
+from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.connectors.files.listing import ListedFile
 from streaming_source.exceptions import SchemaError
 
@@ -36,15 +38,26 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 def values_in(directory: str) -> dict[str, str | None]:
     """Return the columns and values (text; None for a null) in the names of the directories of a path."""
     pairs = (part.split("=", 1) for part in directory.split("/") if "=" in part.lstrip("="))
-    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
+    return {_unescaped(name): None if value == _NULL else _unescaped(value) for name, value in pairs}
+
+
+def _unescaped(text: str) -> str:
+    # As in Spark, an escape is a character, and not a byte of UTF-8.
+    return unquote(text, encoding="latin-1")
 
 
 def partition_schema(
-    directories: Iterable[str], known: Iterable[pa.Field] = (), *, case_sensitive: bool = False
+    directories: Iterable[str],
+    known: Iterable[pa.Field] = (),
+    *,
+    case_sensitive: bool = False,
+    zone: str | None = None,
+    infers: bool = True,
 ) -> pa.Schema:
     """Return the columns in the names of directories: those that are `known`, or of the narrowest type.
 
-    Names may differ from directory to directory in case, unless they are `case_sensitive`.
+    Names may differ from directory to directory in case, unless they are `case_sensitive`. Times are moments where a
+    `zone` is given. Without `infers` all are text.
     """
     key, same = _key(case_sensitive), _SameNames(case_sensitive)
     values: dict[str, set[str]] | None = None
@@ -57,7 +70,8 @@ def partition_schema(
             texts.update(() if value is None else (value,))
     fields = {key(field.name): field for field in known}
     return pa.schema(
-        [fields.get(key(name)) or pa.field(name, _narrowest([*texts])) for name, texts in (values or {}).items()]
+        fields.get(key(name)) or pa.field(name, _narrowest([*texts], zone) if infers else pa.string())
+        for name, texts in (values or {}).items()
     )
 
 
@@ -100,8 +114,9 @@ class GivenColumns:
         in_names: bool,
         with_metadata: bool,
         case_sensitive: bool = False,
+        zone: str | None = None,
     ) -> None:
-        self._key = _key(case_sensitive)
+        self._key, self._zone = _key(case_sensitive), zone
         self._fields = {self._key(field.name): field for field in schema}
         self._has_metadata = with_metadata and METADATA.name in schema.names
         self._in_names = in_names
@@ -125,7 +140,7 @@ class GivenColumns:
         self._same.check(directory, found)
         fields = {self._fields.get(self._key(name)): text for name, text in found.items()}
         return {
-            field.name: _scalar(directory, field.name, text, field.type)
+            field.name: _scalar(directory, field, text, self._zone)
             for field, text in fields.items()
             if field is not None
         }
@@ -138,19 +153,35 @@ class GivenColumns:
         return pa.scalar(dict(zip(METADATA.type.names, values, strict=True)), METADATA.type)
 
 
-def _scalar(directory: str, name: str, value: str | None, data_type: pa.DataType) -> pa.Scalar:
-    if value is not None and (pa.types.is_floating(data_type) or pa.types.is_integer(data_type)):
-        value = value.removeprefix("+").rstrip("dDfF")
+def _scalar(directory: str, field: pa.Field, text: str | None, zone: str | None) -> pa.Scalar:
+    if text is None:
+        return pa.scalar(None, field.type)
     try:
-        return pa.scalar(value, pa.string()).cast(data_type)
+        if pa.types.is_date(field.type):
+            return _first(parse_dates(pa.array([text])), pa.int32(), field.type)
+        if pa.types.is_timestamp(field.type):
+            local = None if field.type.tz is None else zone or UTC
+            if zone is None and local and parse_times(pa.array([text]), None)[1][0]:
+                raise pa.ArrowInvalid("it has no zone; set option timeZone")
+            return _first(parse_times(pa.array([text]), local), pa.timestamp("us", local), field.type)
+        if pa.types.is_floating(field.type) or pa.types.is_integer(field.type):
+            text = text.removeprefix("+").rstrip("dDfF")
+        return pa.scalar(text, pa.string()).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(
-            f"{directory}: the directory {name}={value} cannot be read as {data_type}: {error}. Give the type of "
-            f"{name!r} in dataSchema"
+            f"{directory}: the directory {field.name}={text} cannot be read as {field.type}: {error}. Give the type of "
+            f"{field.name!r} in dataSchema"
         ) from None
 
 
-def _narrowest(texts: list[str]) -> pa.DataType:
+def _first(parsed: tuple[Int64Array, BoolArray], steps: pa.DataType, data_type: pa.DataType) -> pa.Scalar:
+    (value,), (is_valid,) = parsed
+    if not is_valid:
+        raise pa.ArrowInvalid("it is none")
+    return pa.scalar(int(value), pa.int64()).cast(steps).cast(data_type)
+
+
+def _narrowest(texts: list[str], zone: str | None) -> pa.DataType:
     """Return the type that Spark infers: int, bigint, decimal, double, date, timestamp, or string."""
     kinds = {next((kind for kind, written in _WRITTEN.items() if written.fullmatch(text)), "text") for text in texts}
     if kinds and kinds <= {"whole", "double"}:
@@ -166,12 +197,8 @@ def _narrowest(texts: list[str]) -> pa.DataType:
         digits = max(digits, 20 if any(2**31 <= number < 2**63 for number in whole) else 10)
         return pa.decimal128(digits, 0) if digits <= _MOST_DIGITS else pa.string()
     if kinds and kinds <= {"date", "timestamp"}:
-        kind = pa.timestamp("us") if "timestamp" in kinds else pa.date32()
-        try:
-            pa.array(texts).cast(kind)
-        except pa.ArrowInvalid:
-            return pa.string()
-        return kind
+        kind = pa.timestamp("us", zone and UTC) if "timestamp" in kinds else pa.date32()
+        return kind if parse_times(pa.array(texts))[1].all() else pa.string()
     return pa.string()
 
 
@@ -180,6 +207,6 @@ _WRITTEN: Final = {
     "whole": re.compile(r"[+-]?\d+(?:[eE]\+?\d{1,3})?"),
     "double": re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[dDfF]?|NaN|[+-]?Infinity"),
     "date": re.compile(r"\d{4}-\d\d-\d\d"),
-    "timestamp": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*"),
+    "timestamp": re.compile(r"-?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d)?"),
 }
-"""The texts of values of a type. Arrow's casts would accept others: `0x1f`, `nan`, an hour alone."""
+"""The texts of values of a type. Casts would accept others: `0x1f`, `nan`, an hour alone."""

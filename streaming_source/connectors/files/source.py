@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from alignment.arrow_times import format_timestamp
 from alignment.shown import log_of
+from alignment.time_texts import UTC
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
@@ -93,9 +94,13 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def keeps_records(self) -> bool:
         return self.clean_source == "off"
 
+    @property
+    def reads_zoneless_times(self) -> bool:
+        # Those in names of directories are moments only where the zone is known.
+        return bool(self.modified_after or self.modified_before) or self.format.in_zone(UTC) is not self.format
+
     def in_zone(self, zone: str) -> FileSource:
-        has_use = self.modified_after or self.modified_before or self.format.in_zone(zone) is not self.format
-        return replace(self, time_zone=zone) if has_use and self.time_zone is None else self
+        return self if self.time_zone is not None else replace(self, time_zone=zone)
 
     def for_batch(self) -> FileSource:
         """Return the source for a batch read: it remembers no files, and cleans none."""
@@ -257,7 +262,13 @@ def _all_columns(config: FilesConfig) -> pa.Schema:
     own = _columns_of_files(config, first) if given is None else given
     if config.recursive_file_lookup:
         return own
-    named = partition_schema(sorted(directories), given or (), case_sensitive=config.case_sensitive)
+    named = partition_schema(
+        sorted(directories),
+        given or (),
+        case_sensitive=config.case_sensitive,
+        zone=config.time_zone,
+        infers=not config.text_in_names,
+    )
     # As in Spark, a column in the names of directories replaces one of the same name in the files, in its place.
     replaced = found_as("the data", named.names, own.names, config.case_sensitive)
     fields = [named.field(replaced.get(field.name, "")) if field.name in replaced else field for field in own]
