@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from streaming_source import read_stream
 from tests.spark.reading import SECOND, T0, micros, put, read_all, read_batch, stamps
 
 US_PER_DAY = 86_400_000_000
@@ -104,8 +105,40 @@ def test_event_times_may_be_unsigned_numbers(tmp_path: Path, kind: pa.DataType, 
 
 
 @pytest.mark.spark
-def test_a_variant_is_read_as_the_struct_of_its_parts(spark: SparkSession, tmp_path: Path) -> None:
-    written = str(tmp_path / "written")
-    spark.sql("select timestamp'2024-01-01' t, parse_json('{\"a\":1}') v").coalesce(1).write.parquet(written)
-    kind = read_batch(written, eventTimeColumn="t").schema.field("v").type
-    assert {kind.field(number).name for number in range(kind.num_fields)} >= {"metadata", "value"}
+def test_a_geometry_is_read_as_its_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    written, point = str(tmp_path / "written"), "0101000000000000000000F03F0000000000000040"
+    made = spark.sql(f"select timestamp'2024-01-01' t, st_geomfromwkb(X'{point}') g, st_geogfromwkb(X'{point}') h")
+    made.coalesce(1).write.parquet(written)
+    found = read_batch(written, eventTimeColumn="t")
+    assert found.select(["g", "h"]).to_pylist() == [dict.fromkeys("gh", bytes.fromhex(point))]
+    by_spark = spark.read.parquet(written).selectExpr("st_asbinary(g) g", "st_asbinary(h) h").first()
+    assert by_spark is not None
+    assert {bytes(value).hex().upper() for value in by_spark} == {point}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("shredded", [True, False])
+def test_a_variant_is_one_also_within_others_and_where_its_parts_are_columns(
+    spark: SparkSession, tmp_path: Path, shredded: bool
+) -> None:
+    written, texts = str(tmp_path / "written"), [f'{{"a":{n},"b":[1.5,"x",null],"c":{{"d":"{n}"}}}}' for n in range(5)]
+    texts += ["null", '"x"', '[{"a":1},2]', "12345678901234567890.5"]
+    spark.createDataFrame(list(enumerate(texts)), "n int, text string").createOrReplaceTempView("texts")
+    made = spark.sql(
+        "select timestamp'2024-01-01' t, n, if(n = 3, null, parse_json(text)) v, array(parse_json(text)) l, "
+        "named_struct('x', parse_json(text)) s, map('k', parse_json(text)) m from texts"
+    )
+    setting = "spark.sql.variant.writeShredding.enabled"
+    spark.conf.set(setting, str(shredded).lower())
+    made.coalesce(1).write.parquet(written)
+    spark.conf.unset(setting)
+    columns = ["n", "to_json(v)", "to_json(l)", "to_json(s)", "to_json(m)", "variant_get(v, '$.a', 'int')"]
+    by_spark = spark.read.parquet(written)
+    expected = sorted(map(tuple, by_spark.selectExpr(*columns).collect()))
+    frame = read_stream(spark).format("aligned_files").options(eventTimeColumn="t", bounded=True).load(written)
+    assert frame.select("v", "l", "s", "m").dtypes == by_spark.select("v", "l", "s", "m").dtypes
+    query = frame.selectExpr(*columns).writeStream.format("memory").queryName("variants")
+    query.trigger(availableNow=True).start().awaitTermination(60)
+    assert sorted(map(tuple, spark.table("variants").collect())) == expected
+    batch = spark.read.format("aligned_files").options(eventTimeColumn="t", timeZone="UTC").load(written)
+    assert sorted(map(tuple, batch.selectExpr(*columns).collect())) == expected

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,8 @@ class Case:
     """Files of one format: their contents, the columns by which they are read, and options that both readers know.
 
     `ending` is that of their names. Without `files` they are there already. Where rows of a file are not `in_order`,
-    readers may give them in any.
+    readers may give them in any. A row of ours is the same as that of Spark where `alike` says so: by a rule of
+    docs/parity.md.
     """
 
     file_format: str
@@ -40,6 +42,7 @@ class Case:
     schema: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     in_order: bool = True
+    alike: Callable[[Any, Any], bool] = eq
 
     def write(self, root: Path) -> None:
         """Write each file into a directory of its own below `root`."""
@@ -90,11 +93,13 @@ def differences(spark: SparkSession, root: Path, case: Case) -> list[str]:
             rows = [rows_by_file(one) for one in (table, expected)]
             if not case.in_order:
                 rows = [{number: sorted(of_file, key=repr) for number, of_file in one.items()} for one in rows]
-            found += [f"{kind}: {line}" for line in _other_rows(*rows)]
+            found += [f"{kind}: {line}" for line in _other_rows(*rows, case.alike)]
     return found
 
 
-def _other_rows(ours: dict[int, list[Any]], sparks: dict[int, list[Any]]) -> list[str]:
+def _other_rows(
+    ours: dict[int, list[Any]], sparks: dict[int, list[Any]], alike: Callable[[Any, Any], bool]
+) -> list[str]:
     found = []
     for number in sorted({*ours, *sparks}):
         here, there = ours.get(number, []), sparks.get(number, [])
@@ -103,7 +108,7 @@ def _other_rows(ours: dict[int, list[Any]], sparks: dict[int, list[Any]]) -> lis
         found += [
             f"file {number}, row {row}: {a}, by Spark {b}"
             for row, (a, b) in enumerate(zip(here, there, strict=False))
-            if a != b
+            if not alike(a, b)
         ][:1]
     return found
 

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from decimal import Decimal
+from operator import eq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,7 @@ __all__ = ["orc_case", "parquet_case", "table", "write_by_spark"]
 FILES: Final = 10
 _NAMES: Final = ("a", "Val", "Ünï", "with blank", "x.y", "_metadata2", "select", "日本")
 _TEXTS: Final = ("", " ", "1", "NaN", "é\u0301", "😀", "\0", "line\nend", '"', "x" * 300)
-_FLOATS: Final = (-0.0, 1.5, -1e300, 1e-45, math.nan, math.inf, -math.inf, 3.4e38)
+_FLOATS: Final = (-0.0, 0.0, 1.5, -1e300, 1e-45, math.nan, math.inf, -math.inf, 3.4e38)
 _DAYS: Final = (-719_162, -141_428, -141_427, -1, 0, 1, 19_723, 2_932_896)
 _MICROS: Final = 86_400_000_000
 
@@ -131,7 +132,12 @@ def orc_case(r: random.Random) -> Case:
         codec, version = r.choice(["uncompressed", "zlib", "snappy", "zstd", "lz4"]), r.choice(["0.11", "0.12"])
         orc.write_table(_cut(rows, number), sink, compression=codec, file_version=version)
         files.append(sink.getvalue())
-    return Case("orc", "orc", tuple(files))
+    return Case("orc", "orc", tuple(files), alike=_but_for_zeros)
+
+
+def _but_for_zeros(ours: Any, sparks: Any) -> bool:
+    """Return whether rows are the same but for the signs of zeros, of which Spark may read one for the other in ORC."""
+    return repr(ours).replace("'-0.0'", "'0.0'") == repr(sparks).replace("'-0.0'", "'0.0'")
 
 
 def write_by_spark(spark: SparkSession, r: random.Random, root: Path) -> Case:
@@ -150,4 +156,4 @@ def write_by_spark(spark: SparkSession, r: random.Random, root: Path) -> Case:
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
-    return Case(file_format, file_format, in_order=False)
+    return Case(file_format, file_format, in_order=False, alike=_but_for_zeros if file_format == "orc" else eq)

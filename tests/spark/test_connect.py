@@ -139,7 +139,7 @@ def test_both_ways_to_the_exact_watermark_and_what_explain_says_of_them_under_sp
     trips, refused, rows, explained, late, reported, advised = json.loads(done.stdout.splitlines()[-1])
     # No analysis, nothing executed: the zone of the session, the case of names and whether the log of a sink counts are
     # all that come from the server. Before Spark 4.2 also whether AvailableNow closes windows.
-    assert trips == [{"config": n} if n else {} for n in (2 + more, 3 + more, more, more)]
+    assert trips == [{"config": n} if n else {} for n in (3 + more, 4 + more, more, more)]
     told = [
         "this one has Filter on it",
         "this one has NADrop on it",

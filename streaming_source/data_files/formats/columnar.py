@@ -288,13 +288,20 @@ class _ParquetFile(ColumnarFile):
         """Return the schema in Spark's types, where Arrow has others for the same columns."""
         described = self._footer.schema
         leaves = iter([described.column(number) for number in range(len(described))])
-        fields = [field.with_type(_spark_type(field.type, leaves)) for field in schema]
-        return pa.schema(fields)
+        # Which groups they are is in no other place; few files have them.
+        self._has_variants = any(map(pa.types.is_nested, schema.types)) and _VARIANT in str(described)
+        return pa.schema([field.with_type(_spark_type(field.type, leaves, self._has_variants)) for field in schema])
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
             schema = pa.schema([self.stored.field(name) for name in read.schema.names])
-            yield read if read.schema.equals(schema) else read.cast(schema)
+            if self._has_variants:
+                from streaming_source.data_files.formats.variants import with_variants
+
+                arrays = [with_variants(array, field.type) for array, field in zip(read.columns, schema, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            else:
+                yield read if read.schema.equals(schema) else read.cast(schema)
 
     def _check(self, group: int, column: int) -> None:
         """Check a chunk before its statistics are read: pyarrow crashes if their type is not that of the column."""
@@ -330,9 +337,10 @@ _AS_IN_SPARK: Final[dict[pa.DataType, pa.DataType]] = {
 """Types that Spark has not: it reads unsigned integers as the next wider type."""
 
 _TEXT: Final = ("ENUM", "JSON")
+_VARIANT: Final = "(Variant("
 
 
-def _spark_type(kind: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.DataType:
+def _spark_type(kind: pa.DataType, leaves: Iterator[pq.ColumnSchema], has_variants: bool) -> pa.DataType:
     """Return the type in which Spark reads a column; `leaves` are the file's from the first in it on."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -344,10 +352,15 @@ def _spark_type(kind: pa.DataType, leaves: Iterator[pq.ColumnSchema]) -> pa.Data
         # Bytes by Arrow, in some of its versions.
         return pa.string() if leaf.logical_type.type in _TEXT else _AS_IN_SPARK.get(kind, kind)
     if pa.types.is_map(kind):
-        key = kind.key_field.with_type(_spark_type(kind.key_type, leaves))
-        return pa.map_(key, kind.item_field.with_type(_spark_type(kind.item_type, leaves)))
+        key = kind.key_field.with_type(_spark_type(kind.key_type, leaves, has_variants))
+        return pa.map_(key, kind.item_field.with_type(_spark_type(kind.item_type, leaves, has_variants)))
     fields = [kind.field(number) for number in range(kind.num_fields)]
-    fields = [field.with_type(_spark_type(field.type, leaves)) for field in fields]
+    fields = [field.with_type(_spark_type(field.type, leaves, has_variants)) for field in fields]
+    if has_variants:
+        from streaming_source.data_files.formats.variants import VARIANT, may_be_variant
+
+        if may_be_variant(kind):
+            return VARIANT
     if pa.types.is_struct(kind):
         return pa.struct(fields)
     return pa.large_list(fields[0]) if pa.types.is_large_list(kind) else pa.list_(fields[0])
