@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -115,6 +115,13 @@ def _inner(path: str, found: pa.DataType, wanted: pa.DataType) -> dict[str, Stor
     names = ("key", "value") if pa.types.is_map(found) else ("element",)
     pairs = zip(names, _parts(found), _parts(wanted), strict=False)
     return {name: StoredColumn(name, inner=_inner(path, one.type, other.type)) for name, one, other in pairs}
+
+
+def types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """Yield a type, and all types within it."""
+    yield kind
+    for part in _parts(kind):
+        yield from types_in(part.type)
 
 
 def _parts(kind: pa.DataType) -> list[pa.Field]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.connectors.kafka.records import Invalid, ValueFormat
 from streaming_source.connectors.kafka.subscription import Partition
+from streaming_source.data_files.evolution import types_in
 from streaming_source.data_files.formats.json import JsonFormat, check_maps
 from streaming_source.exceptions import OptionError
 
@@ -42,7 +42,7 @@ class JsonValues(ValueFormat):
         return pa.struct(list(self.fields))
 
     def in_zone(self, zone: str) -> JsonValues:
-        may_lack_zone = any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in _types_in(self.type))
+        may_lack_zone = any(pa.types.is_timestamp(kind) and kind.tz is not None for kind in types_in(self.type))
         is_zoned = self.format.time_zone is not None or not may_lack_zone
         return self if is_zoned else replace(self, format=replace(self.format, time_zone=zone))
 
@@ -66,10 +66,3 @@ class JsonValues(ValueFormat):
         there = [_EMPTY if lacks else value or b"" for value, lacks in zip(values, is_null.tolist(), strict=True)]
         arrays, malformed = self.format.read_values(there, self.fields)
         return pa.StructArray.from_arrays(arrays, fields=[*self.fields], mask=pa.array(is_null | malformed)), malformed
-
-
-def _types_in(data_type: pa.DataType) -> Iterator[pa.DataType]:
-    yield data_type
-    if pa.types.is_nested(data_type):
-        for number in range(data_type.num_fields):
-            yield from _types_in(data_type.field(number).type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -16,6 +16,7 @@ from pyarrow import json as arrow_json
 from alignment import arrow_compute as pc
 from alignment.arrow_compute import to_numpy
 from alignment.watermarks import BoolArray
+from streaming_source.data_files.evolution import types_in
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.json_values import decoded_base64, elements_in, read_records
@@ -126,15 +127,14 @@ class JsonFormat(RecordFormat):
 
     def _unlike_spark(self, data: bytes, count: int, fields: Sequence[pa.Field]) -> BoolArray | None:
         # pyarrow reads no maps.
-        return (
-            np.ones(count, np.bool_) if any(next(_maps_in(field.type), None) is not None for field in fields) else None
-        )
+        has_maps = any(pa.types.is_map(found) for field in fields for found in types_in(field.type))
+        return np.ones(count, np.bool_) if has_maps else None
 
 
 def check_maps(fields: Iterable[pa.Field]) -> None:
     """Raise a `pa.ArrowNotImplementedError` for a map whose keys are no text."""
     for field in fields:
-        if not all(pa.types.is_string(found.key_type) for found in _maps_in(field.type)):
+        if not all(pa.types.is_string(found.key_type) for found in types_in(field.type) if pa.types.is_map(found)):
             raise pa.ArrowNotImplementedError(f"{field.name}: the keys of a map in JSON are text")
 
 
@@ -248,14 +248,6 @@ def _raw(data_type: pa.DataType) -> pa.DataType:
     if pa.types.is_list(data_type):
         return pa.list_(data_type.value_field.with_type(_raw(data_type.value_type)))
     return data_type
-
-
-def _maps_in(data_type: pa.DataType) -> Iterator[pa.MapType]:
-    if pa.types.is_map(data_type):
-        yield data_type
-    if pa.types.is_nested(data_type):
-        for i in range(data_type.num_fields):
-            yield from _maps_in(data_type.field(i).type)
 
 
 def _typed(

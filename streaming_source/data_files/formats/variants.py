@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from streaming_source.data_files.evolution import types_in
 
 VARIANT: Final = pa.struct(
     [
@@ -49,10 +50,7 @@ def may_be_variant(data_type: pa.DataType) -> bool:
 
 def has_variant(data_type: pa.DataType) -> bool:
     """Return whether a type is that of a variant, or has one in it."""
-    return data_type.equals(VARIANT, check_metadata=True) or any(
-        has_variant(data_type.field(number).type)
-        for number in range(data_type.num_fields if pa.types.is_nested(data_type) else 0)
-    )
+    return any(kind.equals(VARIANT, check_metadata=True) for kind in types_in(data_type))
 
 
 def with_variants(array: pa.Array, data_type: pa.DataType) -> pa.Array:
