@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from alignment import arrow_compute as pc
 from alignment.arrow_times import is_order_preserving
-from alignment.column_paths import column_at, fields_on_path
+from alignment.column_paths import fields_on_path
 from alignment.exceptions import InvalidTimestampError
 from alignment.timestamps import FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import Int64Array
@@ -63,6 +63,11 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
         # All other bounds were computed of all event times.
         has_statistics = self._format.has_statistics and config.indexing != "scan"
         self._assigner = assigner if has_statistics and assigner and assigner.statistics_column else None
+        self._in_order: str | None = None
+        if isinstance(self._assigner, FieldTimestampAssigner) and self._assigner.column in schema.names:
+            kind = schema.field(self._assigner.column).type
+            if is_order_preserving(kind, self._assigner.unit) and not pa.types.is_dictionary(kind):
+                self._in_order = self._assigner.column
         self._retries = StoreRetries()
         # By split, in the order of addition. Without threads a file is opened when its first block is fetched.
         self._unread: dict[str, Generator[RecordBlock]] = {}
@@ -135,10 +140,18 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             try:
                 for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):
                     if self._assigner is not None:
-                        part.check(_extremes(self._assigner, block.batch))
+                        part.check(self._times(self._assigner, block.batch))
                     yield _FileBlock(block.batch, block.positions + part.position - part.start, file=file, part=part)
             except (FileGoneError, MalformedDataError) as error:
                 self._config.skip(error)
+
+    def _times(self, assigner: TimestampAssigner, batch: pa.RecordBatch) -> Int64Array:
+        """Return event times, the earliest and the latest of a batch among them: two, where the column is in order."""
+        if self._in_order is not None:
+            ends = pc.min_max(batch.column(self._in_order))
+            kind = batch.schema.field(self._in_order).type
+            batch = pa.RecordBatch.from_arrays([pa.array([ends["min"], ends["max"]], kind)], [self._in_order])
+        return assigner.extract(batch, None).values
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
         """Yield the rows. After an error of the store that is retried, reading goes on after the last row."""
@@ -185,16 +198,6 @@ class FileEmitter(BlockEmitter[SplitT], Generic[SplitT]):
             rows = FileRows(replace(element.file, opening=None), row, row + 1, part.seek_point)
             what, fix = self._format.unread(rows, {path[0].name: path[-1].type for path in paths if path})
             raise InvalidTimestampError(f"{part.file.path}, record {row}{what}: {error}{fix}") from None
-
-
-def _extremes(assigner: TimestampAssigner, batch: pa.RecordBatch) -> Int64Array:
-    """Return event times, the earliest and the latest of a batch among them: two, where the column is in order."""
-    if isinstance(assigner, FieldTimestampAssigner):
-        column = column_at(batch, assigner.column)
-        if is_order_preserving(column.type, assigner.unit) and not pa.types.is_dictionary(column.type):
-            ends = pc.min_max(column)
-            batch = pa.RecordBatch.from_arrays([pa.array([ends["min"], ends["max"]], column.type)], [assigner.column])
-    return assigner.extract(batch, None).values
 
 
 def _close(opening: Future[pa.NativeFile]) -> None:
