@@ -12,7 +12,7 @@ from alignment.watermarks import BoolArray, Int64Array
 from streaming_source.connectors.kafka.records import Invalid, ValueFormat
 from streaming_source.connectors.kafka.subscription import Partition
 from streaming_source.data_files.evolution import types_in
-from streaming_source.data_files.formats.json import JsonFormat, check_maps
+from streaming_source.data_files.formats.json import JsonFormat, check_maps, fault_of, read_values
 from streaming_source.exceptions import OptionError
 
 _EMPTY: Final = b"{}"
@@ -57,12 +57,12 @@ class JsonValues(ValueFormat):
         array, malformed = self._read(values)
         if malformed.any():
             value = values[int(np.argmax(malformed))]
-            raise pa.ArrowInvalid(self.format.fault_of(value or b"", self.fields) or "it is none of this format")
+            raise pa.ArrowInvalid(fault_of(self.format, value or b"", self.fields) or "it is none of this format")
         return array
 
     def _read(self, values: list[bytes | None]) -> tuple[pa.Array, BoolArray]:
         """Return the column, null where a value is or cannot be read, and which cannot."""
         is_null = np.array([value is None or value.strip() == _NULL for value in values], np.bool_)
         there = [_EMPTY if lacks else value or b"" for value, lacks in zip(values, is_null.tolist(), strict=True)]
-        arrays, malformed = self.format.read_values(there, self.fields)
+        arrays, malformed = read_values(self.format, there, self.fields)
         return pa.StructArray.from_arrays(arrays, fields=[*self.fields], mask=pa.array(is_null | malformed)), malformed

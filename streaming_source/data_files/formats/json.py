@@ -71,19 +71,6 @@ class JsonFormat(RecordFormat):
             raise self._nothing_to_infer_from(file.path)
         return self._inferred(found, lambda columns: _table(records, columns))
 
-    def read_values(self, values: Sequence[bytes], schema: pa.Schema) -> tuple[list[pa.Array], BoolArray]:
-        """Return the columns of values, an object each, that are in no file; and which of them are malformed."""
-        records, fields = [_in_one_line(value) for value in values], [*schema]
-        data = b"".join(records)
-        unlike = self._unlike_spark(data, len(records), fields)
-        read = self._attempt(data, len(records), (), fields) if unlike is None else None
-        arrays, malformed = self._salvaged(records, (), fields, unlike) if read is None else read
-        return arrays, np.zeros(len(records), np.bool_) if malformed is None else malformed
-
-    def fault_of(self, value: bytes, schema: pa.Schema) -> str | None:
-        """Return why such a value is malformed; None if it is not."""
-        return self._exact([_in_one_line(value)], (), [*schema])[1][0]
-
     # ---- LineFormat --------------------------------------------------------------------------------------------------
 
     def _stream(self, stream: pa.NativeFile) -> tuple[pa.NativeFile, bool]:
@@ -129,6 +116,23 @@ class JsonFormat(RecordFormat):
         # pyarrow reads no maps.
         has_maps = any(pa.types.is_map(found) for field in fields for found in types_in(field.type))
         return np.ones(count, np.bool_) if has_maps else None
+
+
+def read_values(
+    json_format: JsonFormat, values: Sequence[bytes], schema: pa.Schema
+) -> tuple[list[pa.Array], BoolArray]:
+    """Return the columns of values, an object each, that are in no file; and which of them are malformed."""
+    records, fields = [_in_one_line(value) for value in values], [*schema]
+    data = b"".join(records)
+    unlike = json_format._unlike_spark(data, len(records), fields)
+    read = json_format._attempt(data, len(records), (), fields) if unlike is None else None
+    arrays, malformed = json_format._salvaged(records, (), fields, unlike) if read is None else read
+    return arrays, np.zeros(len(records), np.bool_) if malformed is None else malformed
+
+
+def fault_of(json_format: JsonFormat, value: bytes, schema: pa.Schema) -> str | None:
+    """Return why such a value is malformed; None if it is not."""
+    return json_format._exact([_in_one_line(value)], (), [*schema])[1][0]
 
 
 def check_maps(fields: Iterable[pa.Field]) -> None:
