@@ -98,7 +98,7 @@ def test_an_open_transaction_that_the_query_has_read_shows_that_it_reads_uncommi
     done = run(tmp_path / "cp", topic, [20, 70], committed=False)
     found = audit(tmp_path / "cp", topic)
     assert {name: found.count(name) for name in COUNTS} == {name: total(done, name) for name in COUNTS}
-    left_open.abort_transaction(30)
+    topic.end(left_open, "abort")
 
 
 def test_marks_of_transactions_are_no_records(topic: Topic, tmp_path: Path) -> None:

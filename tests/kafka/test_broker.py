@@ -31,7 +31,7 @@ def test_transactions_leave_gaps_and_an_open_one_holds_back_what_is_behind_it(to
     assert [r.offset for r in topic.read()[0]] == [0, 1, 2]
     assert topic.bounds(0, committed=True) == (0, 8)
     assert topic.bounds(0) == (0, 12)
-    left_open.commit_transaction(30)
+    topic.end(left_open, "commit")
     assert [r.offset for r in topic.read()[0]] == [0, 1, 2, 8, 9, 10, 11]
     assert [r.offset for r in topic.read(committed=False)[0]] == [0, 1, 2, 4, 5, 6, 8, 9, 10, 11]
 

@@ -183,7 +183,7 @@ def test_an_open_transaction_is_waited_for_and_then_read(topic: Topic) -> None:
         assert {p: len(offsets) for p, offsets in by_split(got).items()} == {0: 4, 1: 10}
         # Both have nothing more to read. One waits for records that are there already.
         wait_until(lambda: statuses(begun) == ["active", "idle"], "the split that has caught up to be idle")
-        left_open.commit_transaction(30)
+        topic.end(left_open, "commit")
         more = until(begun, 5)
         assert by_split(more) == {0: [4, 5, 6, 7, 8]}
         assert not any(more["_late"].to_pylist())
@@ -206,7 +206,7 @@ def test_a_query_goes_on_committed_behind_records_that_were_read_of_an_open_tran
             # At most a watermark row.
             assert (table := begun.next()) is None or by_split(table) == {}
         assert [entry[2] for entry in begun.offset["splits"]] == ["active"]
-        left_open.commit_transaction(30)
+        topic.end(left_open, "commit")
         topic.write(numbered(2, 200))
         assert by_split(until(begun, 2)) == {0: [8, 9]}
 

@@ -129,7 +129,7 @@ def test_an_open_transaction_ends_what_can_be_asked_for(topic: Topic, level: str
         waits = level == "read_committed"
         assert begun.index.blocked_splits == ({f"{topic.name}-0": 1} if waits else {})
         assert begun.read() == [(20, T0, T0 + 190 * MS) if waits else (21, T0, T0 + 10**6 * MS)]
-        left_open.commit_transaction(30)
+        topic.end(left_open, "commit")
 
         def released() -> bool:
             return not begun.look().index.blocked_splits

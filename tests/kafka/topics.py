@@ -60,6 +60,7 @@ class Topic:
         self.broker = broker
         self.name = name or f"topic-{uuid4().hex[:8]}"
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        self._open: dict[Producer, set[int]] = {}
 
     def close(self) -> None:
         """Let go of its connections, whoever holds on to it: several hundred would be too many for `select`."""
@@ -156,12 +157,10 @@ class Topic:
     def transaction(self, records: Iterable[Record], *, end: str) -> Producer:
         """Write records in a transaction, and `end` it: by `commit`, by `abort`, or leave it `open`.
 
-        The broker answers that it ends before the marks of that are in the logs: it is waited for them.
-
         Returns
         -------
         Producer
-            Its transaction, left open, can be ended with it.
+            Its transaction, left open, can be ended with it, by `end`.
         """
         producer = Producer(
             {
@@ -177,16 +176,16 @@ class Topic:
         self.send(producer, written)
         # What is not yet written when a transaction is aborted is not written at all: no gap.
         assert producer.flush(_WAIT_S) == 0
-        ends = {partition: self.bounds(partition)[1] for partition in {record.partition for record in written}}
-        if end == "commit":
-            producer.commit_transaction(_WAIT_S)
-        elif end == "abort":
-            producer.abort_transaction(_WAIT_S)
-        else:
-            assert end == "open", end
-            return producer
-        wait_until(lambda: all(self.bounds(p)[1] > last for p, last in ends.items()), f"the marks in {self.name}")
+        self._open[producer] = {record.partition for record in written}
+        if end != "open":
+            self.end(producer, end)
         return producer
+
+    def end(self, producer: Producer, how: str) -> None:
+        """End a transaction, by `commit` or `abort`, and wait for its marks: the broker answers before."""
+        ends = {partition: self.bounds(partition)[1] for partition in self._open.pop(producer)}
+        getattr(producer, f"{how}_transaction")(_WAIT_S)
+        wait_until(lambda: all(self.bounds(p)[1] > last for p, last in ends.items()), f"the marks in {self.name}")
 
     def delete_records(self, before: Mapping[int, int]) -> None:
         """Delete all records before an offset, by partition."""
