@@ -46,6 +46,8 @@ def from_numpy(values: npt.NDArray[Any], valid: BoolArray | None = None) -> pa.A
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__path__":  # which an import of a name asks for
+        raise AttributeError(name)
     import pyarrow.compute
 
     return getattr(pyarrow.compute, name)
