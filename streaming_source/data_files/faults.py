@@ -147,7 +147,7 @@ def _between(text: str, begin: str, end: str) -> str:
 def opened(file: StoredFile) -> Iterator[pa.NativeFile]:
     """Open a file, and close it afterwards. Raises a `DataLossError` if it has another size than it must have."""
     try:
-        stream = file.filesystem.open_input_file(file.path) if file.opening is None else file.opening.result()
+        stream = file.filesystem.open_input_file(file.file.path) if file.opening is None else file.opening.result()
     except FileNotFoundError:
         raise FileGoneError(_gone(file)) from None
     except OSError as error:

@@ -424,9 +424,8 @@ class DirectoryEnumerator(SupportsScan[FileSplit], FileSplitEnumerator):
             return self._restored.get(split_id, FileSplit(split_id))
         split = self._state_in(split_id, position, file)
         if split.row:
-            self._in_work[split_id] = ListedFile(
-                "" if split_id == "." else split_id, file.name, file.modified_ms, file.size
-            )
+            directory = "" if split_id == "." else split_id
+            self._in_work[split_id] = ListedFile(directory, split.file or "", file.modified_ms, file.size)
         else:
             self._in_work.pop(split_id, None)
         return split

@@ -106,7 +106,7 @@ class ColumnarFormat(FileFormat):
 
     @contextmanager
     def _opened(self, file: StoredFile, schema: pa.Schema) -> Iterator[ColumnarFile]:
-        path = file.path
+        path = file.file.path
         other = "" if file.file.origin else _ANOTHER_KIND_OF_FILES
         with opened(file) as stream:
             with malformed_as(
