@@ -22,11 +22,12 @@ from alignment.watermarks import BoolArray
 from streaming_source.api.options import choice, option_field, text
 from streaming_source.data_files.faults import is_transient, malformed_as, opened
 from streaming_source.data_files.file import FileRows, StoredFile
-from streaming_source.data_files.formats.base import Chunk, FileFormat, OpenFile
+from streaming_source.data_files.formats.base import ALL_ROWS, Chunk, FileFormat, OpenFile
 from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError
 
 _COMPRESSIONS: Final = ("auto", "none", "gzip", "bz2", "lz4", "zstd", "brotli")
 _BLOCK_BYTES: Final = 1024 * 1024
+_MOST_BLOCKS: Final = 4
 _REQUEST_BYTES: Final = 4 * 1024 * 1024
 """Bytes that are read at once of a store, for which each read waits."""
 
@@ -86,7 +87,9 @@ class LineFile(OpenFile):
         if rows.seek_point is not None and self.seeks:
             row = rows.seek_point.row
             self._go_to(rows.seek_point.at)
-        for offset, data in self.runs():
+        # Blocks of a file that is described are the finest; of a range more are read at once the longer it is.
+        most = 1 if rows.stop == ALL_ROWS else _MOST_BLOCKS
+        for offset, data in self.runs(1, most):
             count, self.next_at = self._format.count(data), offset + len(data)
             yield Chunk(row, count, offset, data)
             row += count
@@ -127,14 +130,16 @@ class LineFile(OpenFile):
         self._ahead = data + self._ahead
         self._offset -= len(data)
 
-    def runs(self, blocks: int = 1) -> Iterator[tuple[int, bytes]]:
+    def runs(self, blocks: int, most: int) -> Iterator[tuple[int, bytes]]:
         """Yield `(offset, bytes)` of runs of whole records up to the end; the last line may have no line end.
 
-        Where a run, of so many `blocks` at most, ends depends only on where it begins.
+        The first has as many `blocks` at most, and each twice as many as the one before, up to `most`. Where all have
+        as many, the place where a run ends depends only on where it begins.
         """
         while run := self._whole_records(blocks * self._format.block_bytes, self._at_once):
             yield self._offset, run
             self._offset += len(run)
+            blocks = min(2 * blocks, most)
 
     def first_end(self, records: bytes) -> int:
         """Return where the first of some whole records ends."""
