@@ -45,6 +45,15 @@ def test_id_04_without_a_record_for_the_timeout_a_split_is_idle() -> None:
     assert split.plan(11)
 
 
+def test_a_source_without_a_split_is_idle_at_the_timeout_and_not_before() -> None:
+    clock, none = IdleClock(10), np.empty(0, np.int64)
+    clock.begin(np.empty(0, np.int8), none, none, 5)
+    clock.probe(14, None)
+    assert not clock.is_empty_source_idle()
+    clock.probe(15, None)
+    assert clock.is_empty_source_idle()
+
+
 def test_id_06_a_record_ends_idleness_at_once() -> None:
     split = OneSplit(10)
     assert split.plan(11)
