@@ -79,12 +79,13 @@ def test_positions_may_be_numbers_of_numpy_and_lists() -> None:
         (lambda n: np.array([2, 1, 0]) + 3 * n, r"split 'a': position 1 follows position 2: .*ORDER BY"),
         (lambda n: np.array([0, 0, 1]) + 3 * n, r"split 'a': position 0 follows position 0: "),
         (lambda n: 2 * n, r"split 'a': position 2 was fetched where 3 is the next one: "),
+        (lambda n: np.array([0, 2, 3]) + 3 * n, r"split 'a': position 3 was fetched where 4 is the next one: "),
         (lambda n: 3 * n - 3, r"split 'a': position -3 was fetched where 0 is the next one: "),
         (lambda n: np.array([0, 1]) + 3 * n, r"split 'a': 3 records have 2 positions; give one for each"),
         (lambda n: np.arange(3) + 0.5, r"positions are whole numbers; give that of the first"),
         (lambda n: None, r"RecordBlock\(positions=None\): positions are whole numbers"),
     ],
-    ids=["falling", "twice", "overlapping", "before the split", "too few", "halves", "none"],
+    ids=["falling", "twice", "overlapping", "overlapping with gaps", "before the split", "too few", "halves", "none"],
 )
 def test_positions_that_do_not_rise_are_refused(positions: Positions, error: str) -> None:
     harness = numbered(positions)
