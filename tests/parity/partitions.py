@@ -60,5 +60,5 @@ def path_case(r: random.Random) -> Case:
 
 def _escaped(r: random.Random, value: str) -> str:
     # Spark escapes no letters; others do, byte by byte. Java reads letters by the locale of its process.
-    letters = "".join(letter for letter in value if not letter.isascii())
-    return quote(value, safe=f" +'{letters if r.random() < 0.8 else ''}")
+    as_they_are = r.random() < 0.8
+    return "".join(one if as_they_are and not one.isascii() else quote(one, safe=" +'") for one in value)
