@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from operator import is_
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -154,7 +155,7 @@ class CheckpointWatch:
     def _is_same(self, batches: list[MicroBatch]) -> bool:
         """Return whether nothing was written since the last look, and that was a moment ago."""
         known, at = self._looked
-        is_same = len(batches) == len(known) and all(map(_is, batches, known))
+        is_same = len(batches) == len(known) and all(map(is_, batches, known))
         return is_same and time.monotonic() - at < _AGAIN_S and bool(self._snapshot.data["sources"])
 
     def _history_of(self, batches: list[MicroBatch]) -> History:
@@ -170,10 +171,6 @@ class CheckpointWatch:
             self._history.add(batch)
         self._added = [*self._added, *new]
         return self._history
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _without_time(data: dict[str, Any]) -> dict[str, Any]:
