@@ -35,7 +35,7 @@ PAGES = {
 }
 """File of the repository -> page of the site; a page of docs/ has its own name."""
 
-_BOOSTS = {"files.md": 8, "index.md": 12, "options.md": 4, "troubleshooting.md": 8}
+_BOOSTS = {"files.md": 8, "index.md": 12, "options.md": 4, "troubleshooting.md": 12}
 """Who searches for an option wants its row, for a format its page, and who has trouble the page that has its cause."""
 
 _PLACES = {page: file for file, page in PAGES.items()}
