@@ -88,7 +88,7 @@ class EventLog:
             self._cells -= self._entries.popleft()[1]
 
     def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """Return what of it concerns a split, oldest first; nothing of one that it does not have. O(log)."""
+        """Return the events of one split, oldest first; none of a split that it does not have. O(log)."""
         return tuple(self._of(split_id))
 
     def __len__(self) -> int:

@@ -45,12 +45,13 @@ class Shares(WorkStealingScheduling):
         self._has_failed |= nodeid in self.collection and self.collection.index(nodeid) in self._quick
 
     def check_schedule(self) -> None:
+        if not self.collection:
+            return
         if not self._rooms:
             left = json.loads(next(self._folder.iterdir()).read_text())
             self._rooms = {room: deque(left[room]) for room in ROOMS}
             self._quick = frozenset(self._rooms["quick"])
             self._unseen = set(self._quick)
-        assert self.collection is not None
         if self._has_failed and not self._unseen and len(self._quick) < len(self.collection):
             self.config.pluginmanager.getplugin("dsession").shouldstop = "a quick test failed; no other was begun"
             return

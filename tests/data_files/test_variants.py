@@ -117,5 +117,11 @@ def test_a_variant_that_contradicts_itself_is_an_error() -> None:
         read([{"typed_value": {"z": {"typed_value": 1}}}], typed)
     with pytest.raises(pa.ArrowInvalid, match="beside a value that is no object"):
         read([{"typed_value": {"z": {}}, "value": b"\x0c\x05"}], typed)
+    for others in (b"\x42\xff\xff\xff\xff", b"\2\xff", b""):
+        with pytest.raises(pa.ArrowInvalid, match="a variant contradicts itself"):
+            read([{"typed_value": {"z": {}}, "value": others}], typed)
+    for names in (b"\xc1\xff\xff\xff\xff", b""):
+        with pytest.raises(pa.ArrowInvalid, match="a variant contradicts itself"):
+            read([{"typed_value": {"z": {}}, "metadata": names}], typed)
     with pytest.raises(pa.ArrowNotImplementedError, match="Spark has no variants of"):
         read([{"typed_value": 1}], pa.timestamp("ns"))

@@ -82,8 +82,8 @@ def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
 def _variants(array: pa.StructArray) -> pa.Array:
     metadata = pc.struct_field(array, "metadata")
     if _SHREDDED in array.type.names:
-        names = [_names_in(_NO_NAMES if one is None else one) for one in metadata.to_pylist()]
         try:
+            names = [_names_in(_NO_NAMES if one is None else one) for one in metadata.to_pylist()]
             whole = [_NULL if value is None else value for value in _whole(array, names)]
         except (LookupError, UnicodeDecodeError) as error:
             raise pa.ArrowInvalid(f"a variant contradicts itself: {error!r}") from None
@@ -225,6 +225,8 @@ def _fields_of(value: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _integers(value: bytes, at: int, count: int, size: int) -> list[int]:
+    if at + count * size > len(value):
+        raise IndexError(f"{count} numbers in {len(value)} bytes")
     return [int.from_bytes(value[at + i * size : at + (i + 1) * size], "little") for i in range(count)]
 
 
