@@ -48,9 +48,9 @@ _ROWS = "positions mean nothing in other records"
 _OTHER = "is of another source .* has changed"
 NOT_BY_HAND: Final = {
     *("availableNowCheckpoint", "lateRecordsOf", "lateRecordsFrom", "repairDelay", "repairRead"),
-    *("noDataMicroBatches", "reportLocation", "watermarkFrom", "claimDelay"),
+    *("noDataMicroBatches", "textInNames", "reportLocation", "watermarkFrom", "claimDelay"),
 }
-"""One is of Spark before 4.2, `late_records` and `repair` give four, one comes from the session; of the formats Kafka
+"""One is of Spark before 4.2, `late_records` and `repair` give four, two come from the session; of the formats Kafka
 alone takes `reportLocation`; the last two need a table that a query writes."""
 
 

@@ -51,7 +51,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(name: str, nearest: str
 
 def test_what_one_call_of_the_library_tells_another_is_read_and_offered_to_nobody() -> None:
     private = {option.name for option in ALL if option.is_private}
-    assert private == {"watermarkRows", "lateRecordsOf", "lateRecordsFrom", "repairDelay", "repairRead"}
+    assert private == {"watermarkRows", "lateRecordsOf", "lateRecordsFrom", "repairDelay", "repairRead", "textInNames"}
     assert ALL.parse({"laterecordsfrom": "3"})["lateRecordsFrom"] == 3
     for given in (*(name[:-1] for name in private), "zzz"):
         with pytest.raises(OptionError, match="unknown option") as error:
