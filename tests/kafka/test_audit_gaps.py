@@ -112,11 +112,12 @@ def test_marks_of_transactions_are_no_records(topic: Topic, tmp_path: Path) -> N
 
 
 def test_records_that_compaction_took_are_unknown(topic: Topic, tmp_path: Path) -> None:
-    topic.create(cleanup_policy="compact", segment_ms=10, min_cleanable_dirty_ratio=0.001)
+    topic.create(segment_ms=10, retention_ms=-1)
     for number in range(6):
         topic.write(records(number * 20, 20, keys=30))
     done = run(tmp_path / "cp", topic, [50, 90, 120], committed=False)
     assert total(done, "read") == 120, "nothing is compacted yet"
+    topic.configure(cleanup_policy="compact", min_cleanable_dirty_ratio=0.001)
     topic.write(records(120, 1))
     topic.await_compaction(0, 60)
     left = sum(one.offset < 120 for one in topic.read()[0])

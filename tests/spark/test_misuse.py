@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -193,6 +194,10 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+OURS = re.compile(r"\b(?:streaming_source|alignment)\.exceptions\.\w+: |^TypeError: ")
+"""Where a sentence of the library begins; Spark may have a prefix before it."""
+
+
 @pytest.fixture(autouse=True)
 def _as_users_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alignment.exceptions.WIDTH", 110)
@@ -209,8 +214,8 @@ def seen(slip: Callable[[], Any]) -> tuple[list[str], list[str]]:
             # What Spark adds below: a number, and the plan of the query.
             end = next((n for n, line in enumerate(lines) if line.startswith(" SQLSTATE: ")), len(lines))
             lines = lines[:end]
-        ours = ("streaming_source.", "alignment.", "TypeError")
-        return lines, lines[max(n for n, line in enumerate(lines) if line.startswith(ours)) :]
+        at, begin = max((n, found.start()) for n, line in enumerate(lines) if (found := OURS.search(line)))
+        return lines, [lines[at][begin:], *lines[at + 1 :]]
     return ["it was taken without a word"], ["it was taken without a word"]
 
 
