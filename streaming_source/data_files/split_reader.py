@@ -149,8 +149,9 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
         """Return event times, the earliest and the latest of a batch among them: two, where the column is in order."""
         if self._in_order is not None:
             ends = pc.min_max(batch.column(self._in_order))
-            kind = batch.schema.field(self._in_order).type
-            batch = pa.RecordBatch.from_arrays([pa.array([ends["min"], ends["max"]], kind)], [self._in_order])
+            # Not made from values of Python: pyarrow would load pandas in each task.
+            two = pa.concat_arrays([pa.repeat(ends[name], 1) for name in ("min", "max")])
+            batch = pa.RecordBatch.from_arrays([two], [self._in_order])
         return assigner.extract(batch, None).values
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:

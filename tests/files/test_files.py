@@ -508,7 +508,7 @@ def test_a_source_is_made_without_what_only_its_plans_need(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_a_plan_loads_no_pandas(kind: str, tmp_path: Path) -> None:
+def test_a_plan_and_a_task_of_parquet_load_no_pandas(kind: str, tmp_path: Path) -> None:
     """It would take a fifth of a second, before the first micro-batch."""
     texts = {"csv": "1,2024-01-01 10:00:00\n2,\n", "json": '{"n": 1, "t": "2024-01-01T10:00:00Z"}\n{"t": null}\n'}
     put(tmp_path / "a" / "f.parquet", {"t": stamps(1, 2, zone="UTC")})
@@ -522,7 +522,9 @@ def test_a_plan_loads_no_pandas(kind: str, tmp_path: Path) -> None:
         f"reader = stream_reader({str(tmp_path)!r}, eventTimeColumn='t', **{options!r})\n"
         "start = reader.initialOffset()\n"
         "end = reader.latestOffset(start, reader.getDefaultReadLimit())\n"
-        "assert reader.partitions(start, end)[0].splits\n"
+        "parts = reader.partitions(start, end)\n"
+        "assert parts[0].splits\n"
+        f"assert {kind in texts} or [batch for part in parts for batch in reader.read(part)]\n"
         "sys.exit('pandas was loaded' if 'pandas' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
