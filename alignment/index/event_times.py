@@ -365,7 +365,7 @@ class EventTimeIndex:
                     raise InvalidArgumentError(
                         f"split {split_id!r} is opaque from position {first} on: its exact event times cannot be loaded"
                     )
-                parts.append(self._loaded.times(block)[max(start - first, 0) : stop - first])
+                parts.append(self._loaded.times(block)[max(start - first, 0) : stop - first].copy())
         return np.concatenate(parts)
 
     def far_next_times(self, positions: Int64Array, later_than_us: int) -> Int64Array:

@@ -83,10 +83,13 @@ class ExactTimes:
         return max(self.cached_times, self.PORTION_TIMES)
 
     def times(self, block: int) -> Int64Array:
-        """Exact event times of one block under the limit, `int64[rows]`: a copy, since loading moves what is kept."""
+        """Exact event times of one block under the limit, `int64[rows]`: not to be changed.
+
+        The next load moves what is kept: what must outlast it is to be copied.
+        """
         one = np.array([block])
         at = int(self._at(one)[0])
-        times = self.exact[at : at + int(self._table.blocks.rows(one)[0])].copy()
+        times = self.exact[at : at + int(self._table.blocks.rows(one)[0])]
         if self._table.blocks.loose[block]:
             times = self._table.valid(times)
             times[: self._table.blocks.skip[block]] = NO_TIMESTAMP
