@@ -122,11 +122,8 @@ def read_values(
     json_format: JsonFormat, values: Sequence[bytes], schema: pa.Schema
 ) -> tuple[list[pa.Array], BoolArray]:
     """Return the columns of values, an object each, that are in no file; and which of them are malformed."""
-    records, fields = [_in_one_line(value) for value in values], [*schema]
-    data = b"".join(records)
-    unlike = json_format._unlike_spark(data, len(records), fields)
-    read = json_format._attempt(data, len(records), (), fields) if unlike is None else None
-    arrays, malformed = json_format._salvaged(records, (), fields, unlike) if read is None else read
+    records = [_in_one_line(value) for value in values]
+    arrays, malformed = json_format._columns(b"".join(records), len(records), (), [*schema], records)
     return arrays, np.zeros(len(records), np.bool_) if malformed is None else malformed
 
 

@@ -241,11 +241,7 @@ class RecordFormat(LineFormat):
     def _read(self, file: LineFile, run: Chunk, schema: pa.Schema) -> tuple[pa.RecordBatch, BoolArray | None]:
         """Return all records, and which of them are malformed; None for none."""
         fields = self._in_files(schema)
-        unlike = self._unlike_spark(run.content, run.rows, fields)
-        read = self._attempt(run.content, run.rows, file.names, fields) if unlike is None else None
-        if read is None:
-            read = self._salvaged(self._split(run.content), file.names, fields, unlike)
-        arrays, malformed = read
+        arrays, malformed = self._columns(run.content, run.rows, file.names, fields)
         columns = dict(zip((field.name for field in fields), arrays, strict=True))
         found = malformed if malformed is not None and malformed.any() else None
         if self.corrupt_column in schema.names:
@@ -255,6 +251,24 @@ class RecordFormat(LineFormat):
         if not columns:
             return pa.RecordBatch.from_arrays([pa.nulls(run.rows)], ["nothing"]).select([]), found
         return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema), found
+
+    def _columns(
+        self,
+        data: bytes,
+        count: int,
+        names: tuple[str, ...],
+        fields: Sequence[pa.Field],
+        records: Sequence[bytes] | None = None,
+    ) -> tuple[list[pa.Array], BoolArray | None]:
+        """Return the columns of records, together if that may be, and which are malformed; None for none.
+
+        `records` are the single ones, where they are not those in `data` by the rules of the format.
+        """
+        unlike = self._unlike_spark(data, count, fields)
+        read = self._attempt(data, count, names, fields) if unlike is None else None
+        if read is not None:
+            return read
+        return self._salvaged(self._split(data) if records is None else records, names, fields, unlike)
 
     def _attempt(
         self, data: bytes, count: int, names: tuple[str, ...], fields: Sequence[pa.Field]

@@ -13,9 +13,11 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
+from alignment.arrow_compute import to_numpy
 from streaming_source.data_files.evolution import types_in
 
 VARIANT: Final = pa.struct(
@@ -72,11 +74,8 @@ def with_variants(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(ends, values, data_type, mask=array.is_null())
 
 
-def _lengths(array: pa.Array) -> np.ndarray[Any, Any]:
-    if pa.types.is_map(array.type):
-        return np.diff(array.offsets.to_numpy())
-    lengths: np.ndarray[Any, Any] = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    return lengths
+def _lengths(array: pa.Array) -> npt.NDArray[np.integer]:
+    return np.diff(to_numpy(array.offsets)) if pa.types.is_map(array.type) else to_numpy(array.value_lengths())
 
 
 def _variants(array: pa.StructArray) -> pa.Array:
