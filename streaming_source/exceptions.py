@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from alignment.exceptions import AlignmentError
 from alignment.shown import log_of
@@ -30,6 +30,9 @@ __all__ = [
     "StoreUnavailableError",
     "UnsupportedOperationError",
 ]
+
+ERROR_IN_TEXT: Final = r"\b(alignment|streaming_source)\.exceptions\.(\w+): "
+"""A pattern of how an error of this library begins in the text of one of Spark's: its package and its class."""
 
 _log = log_of(__name__)
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Self
 from alignment.exceptions import AlignmentError
 from alignment.explain import QueryEnd
 from streaming_source.checkpoint.offset_log import OffsetLog
+from streaming_source.exceptions import ERROR_IN_TEXT
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.planner_note import PlannerNote
 
@@ -23,7 +24,7 @@ _BEHIND: Final = (" SQLSTATE", "===", "\tat ")
 """Beginnings of the lines that Spark adds after an error."""
 _NOTHING_SAID: Final = ("SQLSTATE:", "null")
 """Beginnings of an error that has no message."""
-_OURS: Final = re.compile(r"\b(alignment|streaming_source)\.exceptions\.\w+: ")
+_OURS: Final = re.compile(ERROR_IN_TEXT)
 """Errors of this library: their message is shown as a whole, since its last sentence is the fix."""
 _SHOWN: Final = 600
 """Characters of an error."""

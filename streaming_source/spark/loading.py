@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from alignment.exceptions import InvalidArgumentError
 from alignment.shown import log_of
 from streaming_source.api.ddl import schema_of_ddl
-from streaming_source.exceptions import NoSchemaError, OptionError, SchemaError
+from streaming_source.exceptions import ERROR_IN_TEXT, NoSchemaError, OptionError, SchemaError
 from streaming_source.spark.before_4_2 import prepare_session
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, frame_schema
 from streaming_source.spark.registration import REFUSED_IN_PIPELINES, register_format
@@ -37,7 +37,7 @@ _log = log_of(__name__)
 _MANY_COLUMNS: Final = 200
 _NAMED_SOURCES: Final = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
-_OURS: Final = re.compile(r"\b(streaming_source|alignment)\.exceptions\.(\w+): (.*?)(?=\n? SQLSTATE: |\Z)", re.S)
+_OURS: Final = re.compile(ERROR_IN_TEXT + r"(.*?)(?=\n? SQLSTATE: |\Z)", re.S)
 
 
 def load_stream(

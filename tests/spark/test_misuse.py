@@ -34,6 +34,7 @@ from streaming_source import (
     with_exact_watermark,
 )
 from streaming_source.api import Source
+from streaming_source.exceptions import ERROR_IN_TEXT
 from tests.spark import reports, unindexed
 from tests.spark.reading import data_source, read_all
 from tests.spark.support import T0, UTC_US, write_table
@@ -194,7 +195,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-OURS = re.compile(r"\b(?:streaming_source|alignment)\.exceptions\.\w+: |^TypeError: ")
+OURS = re.compile(f"{ERROR_IN_TEXT}|^TypeError: ")
 """Where a sentence of the library begins; Spark may have a prefix before it."""
 
 
