@@ -14,10 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-__all__ = ["is_wide"]
+__all__ = ["NAMES", "is_wide"]
 
 _LIST: Final = Path(__file__).with_name("wide.txt")
-_NAMES: Final = frozenset(_LIST.read_text(encoding="utf-8").split())
+NAMES: Final = frozenset(_LIST.read_text(encoding="utf-8").split())
+"""Modules, and functions or classes of them."""
+
 _DURATION: Final = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(tests/\S+?\.py::[\w:]+)", re.MULTILINE)
 _LONG_S: Final = 0.1
 
@@ -25,7 +27,7 @@ _LONG_S: Final = 0.1
 def is_wide(nodeid: str) -> bool:
     """Whether the list has a test, its function or its module."""
     function = nodeid.partition("[")[0]
-    return function in _NAMES or function.partition("::")[0] in _NAMES
+    return function in NAMES or function.partition("::")[0] in NAMES
 
 
 def named(log: str) -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.project.house import ROOT
 from tests.rooms import ROOMS
+from tests.wide import NAMES
 
 shares = pytest.importorskip("tests.shares", reason="needs pytest-xdist")
 
@@ -121,3 +123,12 @@ def test_what_a_worker_held_that_crashed_is_run_by_another(tmp_path: Path) -> No
     lost = crashed.has[0]
     assert run.shares.remove_node(crashed) == run.tests[lost]
     assert sorted([lost, *run.go().order]) == list(range(len(run.tests)))
+
+
+def test_each_name_of_what_is_wide_is_that_of_a_test() -> None:
+    for name in NAMES:
+        module, _, test = name.partition("::")
+        first = test.partition("::")[0]
+        assert (ROOT / module).is_file(), name
+        text = (ROOT / module).read_text(encoding="utf-8")
+        assert any(begin in text for begin in (f"def {first}(", f"class {first}", f"{first} = ")) or not test, name
