@@ -23,11 +23,11 @@ KEYWORDS = Path(__file__).parents[1] / "streaming_source" / "spark" / "option_te
 _SECTIONS = (
     (
         "Event time, watermarks, alignment",
-        "With `from_source` the `WatermarkStrategy` takes their place.",
+        "`from_source` does not take these: its `WatermarkStrategy` has them.",
         STRATEGY_OPTIONS,
     ),
-    ("The frame", "Of every format; keywords of `from_source`: `max_rows_per_trigger`.", FRAME_OPTIONS),
-    ("Sources of your own", "Keywords of `from_source` beside those of the frame.", SOURCE_OPTIONS),
+    ("The frame", "For every format; `from_source` takes them as keywords, such as `max_rows_per_trigger`.", FRAME_OPTIONS),
+    ("Sources of your own", "Further keywords of `from_source`.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_delta`", "See [Tables](tables.md).", DeltaSource.options()),
     ("`aligned_iceberg`", "See [Tables](tables.md).", IcebergSource.options()),
@@ -41,15 +41,15 @@ Five matter first:
 
 | option | give it when |
 |---|---|
-| `eventTimeColumn` | in any query: the column that windows take. Without it Kafka has the record's timestamp |
-| `maxOutOfOrderness` | a later record may be behind the latest one of its split: [choose a bound](bound.md) |
+| `eventTimeColumn` | always: it names the column of the event time. Without it Kafka takes the record's timestamp |
+| `maxOutOfOrderness` | records of one split are out of order, by up to this much: [choose a bound](bound.md) |
 | `maxDrift` | state must stay small: no split is read further ahead of the slowest one than this |
-| `idleTimeout` | a split that brings nothing must release the watermark sooner or later than by default |
-| `maxRowsPerTrigger` | a micro-batch must not take all that is there: rows are taken in the order of event time |
+| `idleTimeout` | a split that brings nothing must release the watermark sooner, or later, than by default |
+| `maxRowsPerTrigger` | a micro-batch would be too large: it takes at most this many rows, in the order of event time |
 
-Names are in any case. Durations are written as in Spark: `"5 seconds"`, `"1 hour 30 minutes"`. An unknown option is
-refused, with the nearest known name. To keep options out of what Spark shows, give them as JSON in `secretOptions`: see
-[secrets](cluster.md#secrets). This page is written by `docs/make_options.py`.
+Names may be in any case. Durations are written as in Spark: `"5 seconds"`, `"1 hour 30 minutes"`. An unknown option is
+refused, and the error offers the nearest known name. To keep options out of what Spark shows, give them as JSON in
+`secretOptions`: see [secrets](cluster.md#secrets).
 """
 
 
