@@ -37,14 +37,14 @@ def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
     watermark, are drawn. One of them can be picked. `fixes` are texts with the code that loses nothing.
     """
     name = "directory" if found.directories().num_rows > 1 else "split"
+    of_each = "Directories" if name == "directory" else "Splits"
     first, *others = map(_text, summary(found))
     code = ("\n".join(map(_text, text.splitlines())) for text in fixes)
     fixed = "".join(f"<pre>{text}</pre>" for text in code)
     head, *rows = split_table(found, _LISTED)
     table = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = f"""<header><h1>{_text(title)}</h1>
-<p class="faint">{found.read:,} rows of {_text(found.query.checkpoint)}</p></header>
+    body = f"""<header><h1>{_text(title)}</h1></header>
 <main><p class="why">{first}</p>
 <p>{"<br>".join(others)}</p>
 <div class="charts two">
@@ -52,8 +52,8 @@ def html_page(found: Counts, title: str, fixes: Sequence[str] = ()) -> str:
 {_figure("read", "Rows read", "By micro-batch.")}
 {_figure("dropped", "Rows dropped", "By micro-batch.")}
 </div>
-<h2>Splits</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="Splits">
+<h2>{of_each}</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="{of_each}">
 <table class="plain"><thead><tr>{titles}</tr></thead><tbody>{table}</tbody></table></div>
 {"<h2>How to lose nothing</h2>" if fixed else ""}{fixed}</main>"""
     script = (files("streaming_source.tools.auditing") / "page" / "audit.js").read_text(encoding="utf-8")

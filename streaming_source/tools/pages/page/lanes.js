@@ -44,7 +44,7 @@ function drawHead(holder, scale, watermark, limit) {
     if (px < 27 || px > width - 27 || crossed.some((rule) => Math.abs(rule - px) < 32)) continue;
     picture.append(svg("text", { class: "tick", x: px, y: 42, "text-anchor": "middle" }, ticks.text(ms)));
     const fits = px > 38 && px < width - 38;
-    if (date && date !== dated && fits) picture.append(svg("text", { class: "tick faint", x: px, y: 56, "text-anchor": "middle" }, date));
+    if (date && date !== dated && fits) picture.append(svg("text", { class: "tick", x: px, y: 56, "text-anchor": "middle" }, date));
     if (fits) dated = date;
   }
   holder.replaceChildren(picture);
