@@ -60,7 +60,7 @@ def audit_query(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line of JSON.")] = False,
 ) -> None:
-    """Count what a query of Spark's own sources lost to its watermark: files, Delta, Kafka.
+    """Count what a query of Spark's own sources lost to its watermark: files, tables, Kafka.
 
     The query may be running or stopped: only its checkpoint and its data are read, Spark is not started, and nothing is
     written. The exit code is 0 whether rows were dropped or not, and 2 if the checkpoint cannot be audited.
