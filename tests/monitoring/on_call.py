@@ -97,12 +97,13 @@ class OnCall:
         folder: str = "in",
         change: Callable[[DataFrame], DataFrame] | None = None,
         sink: Callable[[DataFrame, int], None] | None = None,
+        out: str = "",
         trigger: dict[str, Any] | None = None,
         schema: str | None = None,
         name: str = "",
         **options: Any,
     ) -> StreamingQuery:
-        """Start a query over the files; `sink` writes its micro-batches."""
+        """Start a query over the files; `sink` writes its micro-batches, or Spark into the folder `out`."""
         reader = (read_stream(self.spark) if exact else self.spark.readStream).format("aligned_files")
         given = {"eventTimeColumn": "ts", "discoveryInterval": "200 ms", "warnAfter": "3 seconds", **options}
         reader = reader.options(**{name: str(value) for name, value in given.items()})
@@ -114,6 +115,7 @@ class OnCall:
             f"{self.folder.name}_{folder}{name}"
         )
         writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+        writer = writer.format("parquet").option("path", out) if out else writer
         writer = writer.trigger(**trigger) if trigger else writer
         place = "checkpoint" if folder == "in" else f"checkpoint-{folder}"
         self.query = writer.option("checkpointLocation", str(self.folder / place)).start()
@@ -365,6 +367,21 @@ def one_is_idle(on_call: OnCall) -> None:
 
 def come_back_from_idleness(on_call: OnCall) -> None:
     on_call.add("a", 25, 26, 27)
+
+
+def file_sink(on_call: OnCall) -> None:
+    compacted = "spark.sql.streaming.fileSink.log.compactInterval"
+    on_call.spark.conf.set(compacted, "2")
+    on_call.add("a", *range(20))
+    on_call.start(out=str(on_call.folder / "out"), idleTimeout="1 hour")
+    on_call.spark.conf.unset(compacted)
+
+
+def delete_the_sink(on_call: OnCall) -> None:
+    """Spark notices it when it makes one file of its log of several."""
+    on_call.query.processAllAvailable()
+    shutil.rmtree(on_call.folder / "out")
+    on_call.add("a", 21)
 
 
 def damaged_file(on_call: OnCall) -> None:
@@ -631,6 +648,22 @@ COURSES: tuple[Course, ...] = (
         ),
     ),
     Course(
+        file_sink,
+        (
+            Situation("a query is well", "nothing", "a", ()),
+            Situation(
+                "the folder of its sink is deleted",
+                "failed",
+                "any",
+                ("query",),
+                ("The sink was removed", "a new checkpointLocation and an empty place"),
+                stored="stopped",
+                logs=("when compacting",),
+                act=delete_the_sink,
+            ),
+        ),
+    ),
+    Course(
         damaged_file,
         (
             Situation(
@@ -717,7 +750,7 @@ COURSES: tuple[Course, ...] = (
         record_of_another_day,
         (
             Situation(
-                "one record is of another day", "drift", "a", ("data",), ("far ahead of those before and behind",)
+                "one record is of another day", "drift", "a", ("data",), ("far ahead of those before and after it",)
             ),
         ),
     ),
@@ -806,7 +839,7 @@ COURSES: tuple[Course, ...] = (
                 "failed",
                 "a",
                 ("query",),
-                ("part-001.csv: record 2", "n = 'many'"),
+                ("part-001.csv, record 2", "n = 'many' is no int"),
                 logs=("n = 'many'",),
             ),
         ),
