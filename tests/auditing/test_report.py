@@ -124,6 +124,10 @@ def test_the_page_draws_what_was_lost_and_nothing_moves_where_the_pointer_is(
     boxes = f"{elements}.map((e) => JSON.stringify(e.getBoundingClientRect()))"
     caption = [tab.locator(f"[data-part=reach] .{part}").bounding_box() for part in ("value", "keys")]
     assert caption[0]["x"] + caption[0]["width"] <= caption[1]["x"] or caption[0]["y"] + 20 <= caption[1]["y"]
+    middles = "[...document.querySelectorAll('[data-part=reach] .keys > *')].map((e) => e.getBoundingClientRect())"
+    legend = tab.evaluate(f"{middles}.map((box) => Math.round(box.y + box.height / 2))")
+    assert max(legend) - min(legend) <= 1
+    assert "Directories" in tab.locator("h2").all_inner_texts()
     before = tab.evaluate(boxes)
     for part in ("reach", "read", "dropped"):
         tab.locator(f"[data-part={part}] .plot").hover(position={"x": 300, "y": 60})
