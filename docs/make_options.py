@@ -26,7 +26,7 @@ _SECTIONS = (
         "`from_source` does not take these: its `WatermarkStrategy` has them.",
         STRATEGY_OPTIONS,
     ),
-    ("The frame", "For every format; `from_source` takes them as keywords, such as `max_rows_per_trigger`.", FRAME_OPTIONS),
+    ("The frame", "For every format; keywords of `from_source`, such as `max_rows_per_trigger`.", FRAME_OPTIONS),
     ("Sources of your own", "Further keywords of `from_source`.", SOURCE_OPTIONS),
     ("`aligned_files`", "", FileSource.options()),
     ("`aligned_delta`", "See [Tables](tables.md).", DeltaSource.options()),
