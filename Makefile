@@ -61,7 +61,7 @@ java:
 	    exit 1; \
 	fi
 
-$(CLASSES): $(STAMP) tests/class_archives.py tests/spark_home.py | java
+$(CLASSES): $(STAMP) tests/class_archives.py tests/forked_planners.py tests/spark_home.py | java
 	@echo "==> archiving the classes of Spark and Kafka, and making a home of Spark: their processes start faster"
 	@$(PYTHON) -W ignore -m tests.class_archives
 	@touch $@

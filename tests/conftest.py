@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import operator
 import os
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, reduce, wraps
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 from tests.class_archives import java_options
+from tests.forked_planners import PLACE
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
 from tests.spark_home import FILE_MANAGER, use_spark_home
 from tests.wide import is_wide
@@ -70,6 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not _in_soak(config):
         os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark_conf"))
+        if PLACE not in os.environ:
+            folder = tempfile.mkdtemp(prefix="planners-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            os.environ[PLACE] = f"{os.getpid()}:{folder}"
         if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ENOUGH_MEMORY and os.access(_MEMORY, os.W_OK):
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 

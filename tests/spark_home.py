@@ -3,7 +3,7 @@
 Spark puts `python/lib/pyspark.zip` of its home before all else on the path of the Python processes that it starts.
 Nothing in that archive is compiled: each of them compiles 240 modules, half a second of processor time, and a query has
 four or more. In the home that is made here that place has no PySpark, so they import the installed one, which is
-compiled. What Spark forks, which is all but the planner, also finds imported what nearly all of them import.
+compiled. What Spark forks finds imported what nearly all of them import; planners are forked by `forked_planners`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import shutil
 import sys
 from importlib.metadata import version
 from pathlib import Path
+
+from tests import forked_planners
 
 __all__ = ["FILE_MANAGER", "RELEASE", "make_spark_home", "use_spark_home"]
 
@@ -43,6 +45,10 @@ if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
         import streaming_source.spark.datasource
     # A collection in a fork would write to, and so copy, the pages that it shares with the others.
     gc.freeze()
+elif sys.orig_argv[1:3] == ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]:
+    from forked_planners import hand_over
+
+    hand_over()
 '''
 
 
@@ -54,6 +60,7 @@ def make_spark_home() -> None:
     first_on_the_path = _HOME / "python" / "lib" / "pyspark.zip"
     first_on_the_path.mkdir(parents=True)
     (first_on_the_path / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    shutil.copy(forked_planners.__file__, first_on_the_path)
     for name in ("bin", "data", "jars", "sbin"):
         (_HOME / name).symlink_to(Path(pyspark.__file__).parent / name)
 
