@@ -302,6 +302,19 @@ def test_of_a_block_of_lines_only_those_of_the_range_are_decoded(
     assert decoded == [10]
 
 
+def test_a_range_of_lines_reads_little_more_than_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of many splits has a small range in a micro-batch, and it ends inside of a block."""
+    schema, lines = pa.schema([("value", pa.string())]), 1 << 16
+    path = tmp_path / "f.csv"
+    path.write_text("".join(f"{i:063}\n" for i in range(lines)))
+    counted, count = list[int](), CsvFormat.count
+    monkeypatch.setattr(CsvFormat, "count", lambda own, data: counted.append(len(data)) or count(own, data))
+    # Of blocks of 1 MiB, the last lines of the first and the first of the second.
+    found = rows_read(CsvFormat(), path, 16_000, 17_000, schema)
+    assert [number for number, _ in found] == list(range(16_000, 17_000))
+    assert sum(counted) < 1.2 * (1 << 20)
+
+
 @given(st.lists(st.sampled_from(["", "a", "1,2", "\r", "\r\r", "#no", "a#", "b\r"]), max_size=6), st.booleans())
 @example(["\r\r", "1,2"], True)
 def test_lines_of_csv_are_counted_as_they_are_split(lines: list[str], ends: bool) -> None:

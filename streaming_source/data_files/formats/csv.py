@@ -98,7 +98,7 @@ class CsvFormat(RecordFormat):
             raise self._needs_schema()
         with self._opened(file, pa.schema([])) as lines:
             names = lines.names
-            _, data = next(lines.runs(INFERRED_BLOCKS, INFERRED_BLOCKS), (0, b""))
+            data = next(lines.runs(INFERRED_BLOCKS), b"")
         if not names:
             raise self._nothing_to_infer_from(file.path)
         with malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"):

@@ -54,7 +54,7 @@ class JsonFormat(RecordFormat):
             self._opened(file, pa.schema([])) as lines,
             malformed_as(f"{file.path}: its columns cannot be inferred, name them with option dataSchema"),
         ):
-            for _, data in lines.runs(INFERRED_BLOCKS, INFERRED_BLOCKS):
+            for data in lines.runs(INFERRED_BLOCKS):
                 whole = self._split(data)
                 if not _is_parsable(data, len(whole)):
                     whole = [record for record in whole if _is_parsable(record, 1)]

@@ -52,8 +52,8 @@ def line_ends(data: bytes) -> npt.NDArray[np.int64]:
 class LineFile(OpenFile):
     """An open file, read in runs of whole records, as decompressed UTF-8.
 
-    A run has at most `block_bytes` of the format, unless a single record is longer. `names` are the names of all
-    columns. `again` opens a compressed stream once more, to find where it breaks; runs are read by `at_once` bytes.
+    A block is a run of at most `block_bytes` of the format, unless a single record is longer. `names` are the names of
+    all columns. `again` opens a compressed stream once more, to find where it breaks; runs are read by `at_once` bytes.
     """
 
     def __init__(
@@ -87,12 +87,16 @@ class LineFile(OpenFile):
         if rows.seek_point is not None and self.seeks:
             row = rows.seek_point.row
             self._go_to(rows.seek_point.at)
-        # Blocks of a file that is described are the finest; of a range more are read at once the longer it is.
-        most = 1 if rows.stop == ALL_ROWS else _MOST_BLOCKS
-        for offset, data in self.runs(1, most):
-            count, self.next_at = self._format.count(data), offset + len(data)
-            yield Chunk(row, count, offset, data)
+        size = block = self._format.block_bytes
+        while data := self._next_run(size):
+            count, self.next_at = self._format.count(data), self._offset
+            yield Chunk(row, count, self._offset - len(data), data)
             row += count
+            # Blocks of a file that is described are the finest; of a range more is read at once the longer it is.
+            if rows.stop != ALL_ROWS:
+                size = min(2 * size, _MOST_BLOCKS * block)
+                if count:
+                    size = min(size, (rows.stop - row) * len(data) // count + _PEEK_BYTES)
 
     def cut(self, chunk: Chunk, begin: int, stop: int) -> Chunk:
         if (begin, stop) == (0, chunk.rows):
@@ -130,16 +134,16 @@ class LineFile(OpenFile):
         self._ahead = data + self._ahead
         self._offset -= len(data)
 
-    def runs(self, blocks: int, most: int) -> Iterator[tuple[int, bytes]]:
-        """Yield `(offset, bytes)` of runs of whole records up to the end; the last line may have no line end.
+    def runs(self, blocks: int) -> Iterator[bytes]:
+        """Yield runs of whole records of at most so many blocks, up to the end; the last line may have no line end."""
+        while run := self._next_run(blocks * self._format.block_bytes):
+            yield run
 
-        The first has as many `blocks` at most, and each twice as many as the one before, up to `most`. Where all have
-        as many, the place where a run ends depends only on where it begins.
-        """
-        while run := self._whole_records(blocks * self._format.block_bytes, self._at_once):
-            yield self._offset, run
-            self._offset += len(run)
-            blocks = min(2 * blocks, most)
+    def _next_run(self, size: int) -> bytes:
+        """Return the next run of at most `size` bytes; empty at the end. It ends by where it begins and its size."""
+        run = self._whole_records(size, self._at_once)
+        self._offset += len(run)
+        return run
 
     def first_end(self, records: bytes) -> int:
         """Return where the first of some whole records ends."""
