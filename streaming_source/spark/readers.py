@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import pyarrow as pa
@@ -121,13 +123,16 @@ class AlignedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AlignedInputPartition)
-        if self.shaper.options.watermark_rows and (task := TaskContext.get()) is not None:
+        task = TaskContext.get()
+        if self.shaper.options.watermark_rows and task is not None:
             # Of the query as it runs: set when it was started, or by its checkpoint.
             check_policy(task.getLocalProperty)
         if partition.watermark_row_us is not None:
             yield self.shaper.watermark_row(partition.watermark_row_us)
         strategy = self.rules.strategy if self.rules.options.reports else None
         yield from read_splits(self.source, self.schema, self.shaper, partition, strategy)
+        if task is not None:
+            _keep_what_is_loaded()
 
 
 class FailedStreamReader(DataSourceStreamReader):
@@ -199,6 +204,16 @@ class AlignedBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, AlignedInputPartition)
         yield from read_splits(self.source, self.schema, self.shaper, partition)
+
+
+@cache
+def _keep_what_is_loaded() -> None:
+    """Let searches for garbage pass over what this worker has loaded by now, nearly all of it modules, which stay.
+
+    Spark's worker makes such a search after each task. Among all objects it takes as long as a small partition does.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _rows_of(limit: ReadLimit) -> int | None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import TaskContext
 
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US
@@ -22,6 +23,7 @@ from streaming_source.exceptions import OffsetError
 from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
 from streaming_source.spark.offsets import OffsetCodec
+from streaming_source.spark.readers import _keep_what_is_loaded
 
 CODEC = OffsetCodec(FileSource("/data/in"))
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -153,6 +155,23 @@ def test_python_looks_for_garbage_in_a_planner_no_more_often_than_planning_is_wo
             reader = source.stream_reader(source.schema())
     finally:
         gc.set_threshold(*before)
+
+
+def test_python_passes_over_what_a_worker_has_loaded_when_it_looks_for_garbage_after_each_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _keep_what_is_loaded.cache_clear()
+    source = AlignedDataSource.of_format("aligned_datagen", {"rowsPerSplit": "1", "bounded": "true"})
+    reader = source.stream_reader(source.schema())
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(1)))
+    found = []
+    for context in (None, TaskContext(), TaskContext()):
+        monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
+        assert sum(batch.num_rows for batch in reader.read(partition)) == 1
+        found.append(gc.get_freeze_count())
+    reader.stop()
+    assert found[0] < found[1] == found[2]
 
 
 def test_an_option_that_decides_what_is_read_is_named_where_it_has_changed(tmp_path: Path) -> None:
