@@ -70,6 +70,7 @@ CSV_RECORDS = {
     "a fraction": (b"2024-01-01,1.5,a", (DAY, None, "a"), "'1.5' is no bigint"),
     "a number after a blank": (b"2024-01-01, 1,a", (DAY, None, "a"), "' 1' is no bigint"),
     "a number before a blank": (b"2024-01-01,1 ,a", (DAY, None, "a"), "'1 ' is no bigint"),
+    "a number after a tab": (b"2024-01-01,\t1,a", (DAY, None, "a"), "'\\t1' is no bigint"),
     "a number after a quoted blank": (b'2024-01-01," 1",a', (DAY, None, "a"), "' 1' is no bigint"),
     "a number in hexadecimal digits": (b"2024-01-01,0x1f,a", (DAY, None, "a"), "'0x1f' is no bigint"),
     "text between a quote and a separator": (b'2024-01-01,"1" x,a', (DAY, None, "a"), "'\"1\" x' is no bigint"),

@@ -218,7 +218,8 @@ class CsvFormat(RecordFormat):
         if may_span:
             # pyarrow ends an open quote at the end of the data. With one more record at the end, an open quote changes
             # the number of records.
-            data = data.removesuffix(b"\n") + f"\n{self.sep * (len(names) - 1)}\n".encode()
+            last = f"{self.sep * (len(names) - 1)}\n".encode()
+            data += last if data.endswith(b"\n") else b"\n" + last
             if len(names) == 1:
                 # That record is an empty line, so other empty lines are removed.
                 data = b"".join(self._split(data)) + b"\n"

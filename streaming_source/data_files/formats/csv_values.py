@@ -6,7 +6,7 @@ Records that pyarrow's parser reads otherwise than Spark's, and does not refuse,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -34,6 +34,7 @@ _FLOAT: Final = re.compile(
 )
 _INFINITE: Final = {"NaN": "nan", "Inf": "inf", "-Inf": "-inf"}
 _NOTHING: Final = "\0"
+_NEWLINE: Final = ord("\n")
 _BLANKS: Final = "".join(map(chr, range(33)))
 
 
@@ -227,43 +228,49 @@ def unlike_lines(data: bytes, quoting: CsvQuoting, *, has_numbers: bool, has_emp
     whole numbers and decimals are read, lines with a number beside a blank, or in hexadecimal digits. With
     `has_empty_texts` those with quotes around nothing.
     """
-    places: list[npt.NDArray[np.int64]] = []
     characters = np.frombuffer(data, np.uint8)
-    has_quotes = bool(quoting.quote) and quoting.quote.encode() in data
-    if has_numbers:
-        marks = (quoting.sep + quoting.quote).encode()
-        if b" " in data or (b"\t" in data and quoting.sep != "\t"):
-            places += _beside_blanks(characters, marks)
-        places.append(_hexadecimal(characters))
-    ends: npt.NDArray[np.int64] | None = None
-    if has_quotes:
-        quotes = np.flatnonzero(characters == ord(quoting.quote))
-        around = np.frombuffer(b"\n" + data + b"\n", np.uint8)
-        before, after = around[quotes], around[quotes + 2]
-        opens = (before == ord(quoting.sep)) | (before == ord("\n"))
-        closes = (after == ord(quoting.sep)) | (after == ord("\n")) | (after == ord("\r"))
-        if quoting.escape == quoting.quote:
-            opens |= before == ord(quoting.quote)
-            closes |= after == ord(quoting.quote)
-        ends = line_ends(data)
-        quotes_until = np.searchsorted(quotes, ends)
-        in_line = np.diff(quotes_until, prepend=0)
-        is_odd = (np.arange(len(quotes)) - np.repeat(quotes_until - in_line, in_line)) & 1 == 1
-        is_last = np.zeros(len(quotes), np.bool_)
-        is_last[quotes_until[in_line > 0] - 1] = True
-        places.append(quotes[np.where(is_odd, ~closes, ~opens | is_last)])
-        if has_empty_texts:
-            places.append(quotes[:-1][is_odd[1:] & (quotes[1:] == quotes[:-1] + 1)])
-        if quoting.escape not in ("", quoting.quote) and quoting.escape.encode() in data:
-            escapes = np.flatnonzero(characters == ord(quoting.escape))
-            places.append(escapes[in_line[np.searchsorted(ends, escapes)] > 0])
-    found = np.concatenate(places) if places else np.empty(0, np.int64)
+    places = list(_unlike_numbers(characters, data, quoting)) if has_numbers else []
+    if quoting.quote and quoting.quote.encode() in data:
+        places += _unlike_quotes(characters, data, quoting, has_empty_texts=has_empty_texts)
+    found = np.concatenate([np.empty(0, np.int64), *places])
     if not found.size:
         return None
-    ends = line_ends(data) if ends is None else ends
+    ends = line_ends(data)
     unlike = np.zeros(len(ends), np.bool_)
     unlike[np.searchsorted(ends, found)] = True
     return unlike
+
+
+def _unlike_quotes(
+    characters: npt.NDArray[np.uint8], data: bytes, quoting: CsvQuoting, *, has_empty_texts: bool
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield places of quotes that neither open nor close a field, and of escapes in lines with quotes."""
+    quotes = np.flatnonzero(characters == ord(quoting.quote))
+    before, after = characters.take(quotes - 1, mode="clip"), characters.take(quotes + 1, mode="clip")
+    before[quotes == 0], after[quotes == len(characters) - 1] = _NEWLINE, _NEWLINE
+    opens = (before == ord(quoting.sep)) | (before == _NEWLINE)
+    closes = (after == ord(quoting.sep)) | (after == _NEWLINE) | (after == ord("\r"))
+    if quoting.escape == quoting.quote:
+        opens |= before == ord(quoting.quote)
+        closes |= after == ord(quoting.quote)
+    has_escapes = quoting.escape not in ("", quoting.quote) and quoting.escape.encode() in data
+    # A quoted field that spans lines is found by the number of records.
+    if len(quotes) % 2 == 0 and not has_escapes and opens[::2].all() and closes[1::2].all():
+        if has_empty_texts:
+            yield quotes[::2][quotes[1::2] == quotes[::2] + 1]
+        return
+    ends = line_ends(data)
+    quotes_until = np.searchsorted(quotes, ends)
+    in_line = np.diff(quotes_until, prepend=0)
+    is_odd = (np.arange(len(quotes)) - np.repeat(quotes_until - in_line, in_line)) & 1 == 1
+    is_last = np.zeros(len(quotes), np.bool_)
+    is_last[quotes_until[in_line > 0] - 1] = True
+    yield quotes[np.where(is_odd, ~closes, ~opens | is_last)]
+    if has_empty_texts:
+        yield quotes[:-1][is_odd[1:] & (quotes[1:] == quotes[:-1] + 1)]
+    if has_escapes:
+        escapes = np.flatnonzero(characters == ord(quoting.escape))
+        yield escapes[in_line[np.searchsorted(ends, escapes)] > 0]
 
 
 def unlike_records(
@@ -277,31 +284,30 @@ def unlike_records(
     return unlike if unlike.any() else None
 
 
-def _beside_blanks(characters: npt.NDArray[np.uint8], marks: bytes) -> list[npt.NDArray[np.int64]]:
-    """Return places of blanks beside one of the marks or an end of line."""
-    found = []
-    for begin in range(0, len(characters), _WINDOW):
+def _unlike_numbers(
+    characters: npt.NDArray[np.uint8], data: bytes, quoting: CsvQuoting
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield places of blanks beside a quote, a separator or a line end, and of the prefix of hexadecimal numbers."""
+    blanks = [blank for blank in b" \t" if blank in data and chr(blank) != quoting.sep]
+    for begin in range(0, len(data) if blanks else 0, _WINDOW):
         # One character of the next window too.
         window = characters[begin : begin + _WINDOW + 1]
         is_mark = window <= ord("\r")
-        for mark in marks:
+        for mark in (quoting.sep + quoting.quote).encode():
             is_mark |= window == mark
-        is_blank = window == ord(" ")
-        beside = is_blank[:-1] & is_mark[1:]
-        beside |= is_blank[1:] & is_mark[:-1]
-        if beside.any():
-            found.append(np.flatnonzero(beside) + begin)
-    if characters[0] == ord(" "):
-        found.append(np.zeros(1, np.int64))
-    return found
-
-
-def _hexadecimal(characters: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Return places of the prefix of hexadecimal numbers."""
-    # This bit alone distinguishes a small letter from a capital one.
-    is_prefix = (characters[1:] | 0x20) == ord("x")
-    is_prefix &= characters[:-1] == ord("0")
-    return np.flatnonzero(is_prefix)
+        for blank in blanks:
+            is_blank = window == blank
+            beside = is_blank[:-1] & is_mark[1:]
+            beside |= is_blank[1:] & is_mark[:-1]
+            if beside.any():
+                yield np.flatnonzero(beside) + begin
+    if characters[0] in blanks:
+        yield np.zeros(1, np.int64)
+    if b"x" in data or b"X" in data:
+        # This bit alone distinguishes a small letter from a capital one.
+        is_prefix = (characters[1:] | 0x20) == ord("x")
+        is_prefix &= characters[:-1] == ord("0")
+        yield np.flatnonzero(is_prefix)
 
 
 @cache
