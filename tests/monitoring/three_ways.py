@@ -53,6 +53,7 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course], log: Path 
             for number in range(begun, min(at + _AT_ONCE, len(courses))):
                 courses[number].begin(calls[number])
                 begun = number + 1
+                _await_planner(calls[number])
             for situation in course.situations:
                 if situation.act is not None:
                     with lock:
@@ -68,6 +69,13 @@ def run(spark: SparkSession, folder: Path, courses: Sequence[Course], log: Path 
         for on_call in calls[:begun]:
             on_call.close()
     return found
+
+
+def _await_planner(on_call: OnCall) -> None:
+    """Wait until a query has its planner: Spark gives each ten seconds to start, too few where four start at once."""
+    limit = time.monotonic() + _PATIENCE_S
+    while on_call.query.isActive and "Initializing" in on_call.query.status["message"] and time.monotonic() < limit:
+        time.sleep(_PAUSE_S)
 
 
 def _await_answer(look: Callable[[], list[str]], seconds: float) -> list[str]:
