@@ -116,7 +116,7 @@ def _text(html: str) -> str:
 
 def command_line() -> str:
     """A page of the commands of `streaming-source`, as they describe themselves."""
-    extra = "It needs the extra `cli`: `pip install 'spark-watermark-alignment[cli]'`"
+    extra = "It needs the extra `cli`; in a clone: `pip install '.[cli]'`"
     parts = [f"# Command line\n\n{extra}. `demo` and `advise` need PySpark too.\n"]
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
