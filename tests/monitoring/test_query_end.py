@@ -61,6 +61,7 @@ def test_an_error_without_a_message_is_of_a_planner_that_is_gone(tmp_path: Path,
     wrapped = f"[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {error}"
     text = said(sink_hangs(tmp_path).fail(wrapped))
     assert "an error without a message: the process of its planner was killed, or crashed." in text
+    assert "Advice (query): Start the query again" in text
 
 
 RESET = "java.net.SocketException: Connection reset"

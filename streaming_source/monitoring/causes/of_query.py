@@ -60,10 +60,10 @@ def _says_end(explanation: Explanation) -> str:
 def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
     end = reports[-1].end
     assert end is not None
-    mend = "Start" if end.error is None else "Mend what the error names, and start"
+    error = end.error or ""
+    mend = "Mend what the error names, and start" if error and "was killed" not in error else "Start"
     again = "it goes on after the last micro-batch that was committed, and loses nothing"
     text = f"{mend} the query again with the same checkpointLocation: {again}."
-    error = end.error or ""
     is_concurrent = any(words in error for words in _CONCURRENT)
     if is_concurrent or end.other_pid is not None:
         text = (
