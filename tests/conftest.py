@@ -29,7 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Services that tests of several folders use.
-pytest_plugins = ["tests.rooms", "tests.files.fixtures", "tests.kafka.fixtures", "tests.monitoring.browser"]
+pytest_plugins = [
+    "tests.rooms",
+    "tests.project.rule_calls",
+    "tests.files.fixtures",
+    "tests.kafka.fixtures",
+    "tests.monitoring.browser",
+]
 
 # No deadline: under load it measures the load. CI judges a change, so it looks at the same cases each time; the other
 # runs look at new ones. The number is that of tests that name none; those that do name a share of it, see
