@@ -658,7 +658,7 @@ COURSES: tuple[Course, ...] = (
                 ("query",),
                 ("The sink was removed", "a new checkpointLocation and an empty place"),
                 stored="stopped",
-                logs=("when compacting",),
+                logs=("out/_spark_metadata",),
                 act=delete_the_sink,
             ),
         ),
