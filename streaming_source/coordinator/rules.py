@@ -221,7 +221,7 @@ class FrameOptions:
         None,
         "minRowsPerTrigger",
         integer(1),
-        "Read nothing before so many records are there, but not for longer than `maxTriggerDelay`. The watermark goes "
+        "Read nothing before there are this many records, but for no longer than `maxTriggerDelay`. The watermark goes "
         "on meanwhile. Nothing waits in AvailableNow, where no more can come, or where another source of the alignment "
         "group waits for this one.",
     )

@@ -136,7 +136,7 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         None,
         "maxBytesPerTrigger",
         integer(1),
-        "With splitBy=file: no further file is opened in a micro-batch once those that were opened have so many bytes.",
+        "With splitBy=file: no further file is opened in a micro-batch once the opened ones have this many bytes.",
     )
     state_location: str | None = option_field(
         None,
