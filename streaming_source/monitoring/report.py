@@ -21,11 +21,11 @@ import json
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from operator import eq
-from typing import Any, Final, Self, TypeAlias
+from typing import Annotated, Any, Final, Self, TypeAlias
 
-from alignment.codec import Codec
+from alignment.codec import Codec, Form, Wire
 from alignment.combine import SplitStatus
 from alignment.explain import (
     BEGIN,
@@ -63,11 +63,49 @@ _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GRO
 
 _EXPLANATION: Final = Codec(Explanation, objects=True)
 _SPLIT: Final = Codec(SplitExplanation, objects=True)
-_BOUNDS: Final = Codec(Bounds)
 
+_Far: TypeAlias = Annotated[FarRecord, Wire(form=Form(tuple, FarRecord._make))]
+_Group: TypeAlias = Annotated[GroupMember | None, Wire(form=Form(astuple, lambda found: GroupMember(*found)))]
+_Route: TypeAlias = Annotated[bool, Wire("late", Form(lambda _: "route", "route".__eq__))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The `why` of an offset: fields of an `Explanation` by their names there, and of its splits by their numbers."""
+
+    bounds: Bounds = field(default=Bounds())
+    bound_us: Annotated[int, Wire("limit")] = MAX_WATERMARK
+    horizon_us: Annotated[int, Wire("horizon")] = MAX_WATERMARK
+    reads_at_us: Annotated[int, Wire("readsAt")] = MAX_WATERMARK
+    is_draining: Annotated[bool, Wire("availableNow")] = False
+    waits_for: Annotated[WaitsFor, Wire("waitsFor")] = WaitsFor.NOTHING
+    behind: tuple[int, ...] = ()
+    others: Mapping[WaitsFor, tuple[int, ...]] = field(default_factory=dict)
+    holds: Mapping[int, int] = field(default_factory=dict)
+    next: Mapping[int, tuple[int, str | None]] = field(default_factory=dict)
+    group: _Group = None
+    rows: int = 0
+    reads: str | None = None
+    away: str | None = None
+    locked: Mapping[int, int] = field(default_factory=dict)
+    invalid: Mapping[int, int] = field(default_factory=dict)
+    far: Mapping[int, _Far] = field(default_factory=dict)
+    earlier: Mapping[int, _Far] = field(default_factory=dict)
+    stray: Mapping[int, _Far] = field(default_factory=dict)
+    is_outlier: Annotated[tuple[int, ...], Wire("outliers")] = ()
+    was_idle: Annotated[tuple[int, ...], Wire("wasIdle")] = ()
+    needed_bound_us: Annotated[int | None, Wire("needs")] = None
+    routes_late: _Route = False
+    upstream: str | None = None
+    metrics: Annotated[tuple[tuple[str, int], ...], Wire(form=Form(dict, lambda found: tuple(found.items())))] = ()
+    places: tuple[SplitPosition, ...] = ()
+
+
+_FACTS: Final = Codec(_Facts)
+_OF_SOURCE: Final = sorted({one.name for one in fields(_Facts)} & {one.name for one in fields(Explanation)})
 _SPARSE: Final = ("locked", "invalid", "far", "earlier", "stray")
-_FLAGS: Final = {"outliers": "is_outlier", "wasIdle": "was_idle"}
-"""Attributes of few splits, by their names in an offset: of some a value each, of others which splits have them."""
+_FLAGS: Final = ("is_outlier", "was_idle")
+"""Attributes of few splits: of some a value each, of others which splits have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,38 +240,26 @@ def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offse
     splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(positions) if split_id in by_id}
     limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
     # Splits with other reasons: neither the limit with unread records, nor records without any.
-    others: dict[str, list[int]] = {}
+    others: dict[WaitsFor, list[int]] = {}
     for at, split in splits.items():
         if split.waits_for is not (limit if split.behind else WaitsFor.RECORDS):
-            others.setdefault(split.waits_for.value, []).append(at)
-    behind = [splits[at].behind if at in splits else 0 for at in range(len(positions))]
-    facts = {
-        "bounds": _BOUNDS.write(explanation.bounds),
-        "limit": _unless(explanation.bound_us, MAX_WATERMARK),
-        "horizon": _unless(explanation.horizon_us, MAX_WATERMARK),
-        "readsAt": _unless(explanation.reads_at_us, MAX_WATERMARK),
-        "availableNow": explanation.is_draining or None,
-        "waitsFor": None if limit is WaitsFor.NOTHING else limit.value,
-        "behind": behind if any(behind) else None,
-        "others": others,
-        "holds": {str(at): split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
-        "next": {str(at): (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
-        "group": None if explanation.group is None else astuple(explanation.group),
-        "rows": None if explanation.batch is None else explanation.batch.rows or None,
-        "reads": explanation.reads,
-        "away": explanation.away,
-        **{
-            name: {str(at): value for at, split in splits.items() if (value := getattr(split, name))}
-            for name in _SPARSE
-        },
-        **{name: [at for at, split in splits.items() if getattr(split, flag)] for name, flag in _FLAGS.items()},
-        "needs": explanation.needed_bound_us,
-        "late": "route" if explanation.routes_late else None,
-        "upstream": explanation.upstream,
-        "metrics": dict(explanation.metrics),
-        "places": None if all(map(eq, positions, _positions(offset))) else positions,
-    }
-    return {name: value for name, value in facts.items() if value not in (None, [], {}, "")}
+            others.setdefault(split.waits_for, []).append(at)
+    behind = tuple([splits[at].behind if at in splits else 0 for at in range(len(positions))])
+    of_some: dict[str, Any] = {name: tuple([i for i, one in splits.items() if getattr(one, name)]) for name in _FLAGS}
+    of_some |= {name: {i: found for i, one in splits.items() if (found := getattr(one, name))} for name in _SPARSE}
+    facts = _Facts(
+        **{name: getattr(explanation, name) for name in _OF_SOURCE},
+        waits_for=limit,
+        behind=behind if any(behind) else (),
+        others={why: tuple(numbers) for why, numbers in others.items()},
+        holds={at: split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
+        next={at: (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
+        rows=(explanation.batch and explanation.batch.rows) or 0,
+        **of_some,
+        places=() if all(map(eq, positions, _positions(offset))) else tuple(positions),
+    )
+    written: dict[str, Any] = _FACTS.write(facts)
+    return written
 
 
 def report_of_offset(
@@ -244,31 +270,29 @@ def report_of_offset(
     `batch` is what else is known of its micro-batch. Raises a `ValueError` if it is no offset of this library.
     """
     try:
-        facts = offset.get("why", {})
-        positions = facts.get("places") or list(_positions(offset))
-        behind = facts.get("behind") or [0] * len(positions)
-        limit = WaitsFor(facts.get("waitsFor", WaitsFor.NOTHING))
-        waits_for = [limit if rows else WaitsFor.RECORDS for rows in behind]
-        for why, numbers in facts.get("others", {}).items():
+        why = offset.get(WHY, {})
+        facts = _FACTS.read(why)
+        positions = facts.places or list(_positions(offset))
+        behind = facts.behind or (0,) * len(positions)
+        waits_for = [facts.waits_for if rows else WaitsFor.RECORDS for rows in behind]
+        for other, numbers in facts.others.items():
             for at in numbers:
-                waits_for[at] = WaitsFor(why)
+                waits_for[at] = other
         silent = frozenset(offset.get("run", {}).get("silent", ()))
         splits = []
         for at, ((split_id, position), entry) in enumerate(zip(positions, offset["splits"], strict=True)):
             _, written, status, *more = entry
             if status != "finished":
                 watermark = MIN_WATERMARK if written is None else int(written)
-                of_some = {name: facts[name][str(at)] for name in _SPARSE if str(at) in facts.get(name, ())}
-                far: dict[str, Any] = {
-                    name: FarRecord(*value) for name, value in of_some.items() if isinstance(value, list | tuple)
-                }
-                next_us, place = facts.get("next", {}).get(str(at), (None, None))
+                next_us, place = facts.next.get(at, (None, None))
+                of_some: dict[str, Any] = {name: at in getattr(facts, name) for name in _FLAGS}
+                of_some |= {name: known[at] for name in _SPARSE if at in (known := getattr(facts, name))}
                 splits.append(
                     SplitExplanation(
                         split_id=split_id,
                         status=SplitStatus[status.upper()],
                         watermark=watermark,
-                        holds_us=facts.get("holds", {}).get(str(at), watermark),
+                        holds_us=facts.holds.get(at, watermark),
                         position=position,
                         behind=behind[at],
                         waits_for=waits_for[at],
@@ -277,7 +301,7 @@ def report_of_offset(
                         next_us=next_us,
                         place=place,
                         missed_run=split_id in silent,
-                        **of_some | far | {flag: at in facts.get(name, ()) for name, flag in _FLAGS.items()},
+                        **of_some,
                     )
                 )
         explanation = Explanation(
@@ -285,20 +309,9 @@ def report_of_offset(
             at_us=at_us,
             stands_since_us=stands_since_us,
             splits=tuple(splits),
-            bound_us=facts.get("limit", MAX_WATERMARK),
-            horizon_us=facts.get("horizon", MAX_WATERMARK),
-            bounds=_BOUNDS.read(facts.get("bounds", {})),
-            is_draining=facts.get("availableNow", False),
             counts_runs="run" in offset,
-            group=GroupMember(*facts["group"]) if "group" in facts else None,
-            reads_at_us=facts.get("readsAt", MAX_WATERMARK),
-            batch=None if batch is None else replace(batch, rows=facts.get("rows", 0 if facts else None)),
-            reads=facts.get("reads"),
-            away=facts.get("away"),
-            needed_bound_us=facts.get("needs"),
-            metrics=tuple(facts.get("metrics", {}).items()),
-            routes_late=facts.get("late") == "route",
-            upstream=facts.get("upstream"),
+            batch=None if batch is None else replace(batch, rows=facts.rows if why else None),
+            **{name: getattr(facts, name) for name in _OF_SOURCE},
         )
         return WatermarkReport(offset["source"], int(offset["n"]), explanation, note_name(offset))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -327,7 +340,3 @@ def _position(written: Any) -> SplitPosition:
 def _kafka_position(topic: str, partition: int, position: int, _: int, *others: Any) -> SplitPosition:
     incarnation = f"@{others[1]}" if others[1:] else ""
     return f"{topic}-{partition}{incarnation}", position
-
-
-def _unless(value: int, nothing: int) -> int | None:
-    return None if value == nothing else value

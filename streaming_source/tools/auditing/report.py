@@ -6,15 +6,19 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from alignment.arrow_times import format_timestamp
+from alignment.codec import Codec, Wire
 from alignment.sentence import aligned, moment
 from alignment.shown import printable, shown
-from streaming_source.tools.auditing.result import COUNTS, PAIRS, Carrier, Counts, rows_of
+from streaming_source.tools.auditing.result import COUNTS, PAIRS, AuditedQuery, Carrier, Counts, rows_of
+
+_QUERY: Final = Codec(AuditedQuery, whole=True)
+_CARRIER: Final = Codec(Carrier, whole=True)
 
 _LISTED: Final = 20
 _CARRIERS: Final = 3
@@ -198,35 +202,16 @@ class Audit(Counts):
 
     def to_json(self) -> dict[str, Any]:
         """Return one object; durations in milliseconds as Spark has them, times as text in UTC."""
-        query = self.query
+        has_pairs = self.has_overlaps
         return {
-            **{_camel(name): self.count(name) for name in COUNTS},
-            **({_camel(name): self.count(name) for name in PAIRS} if self.has_overlaps else {}),
+            **{_camel(name): self.count(name) for name in COUNTS + PAIRS * has_pairs},
             "exactFrom": self.exact_from,
             "scanned": self.count("scanned"),
-            "checkpoint": query.checkpoint,
-            "queryId": query.query_id,
-            "sources": [
-                {"kind": one.kind, "name": one.name, "time": one.time, "format": one.format} for one in query.sources
-            ],
-            "operator": query.operator,
-            "window": query.window,
-            "outputMode": query.mode,
-            "undecided": query.undecided,
-            "downstream": list(query.downstream),
-            "carriers": [
-                {
-                    "source": one.source,
-                    "split": one.split,
-                    "dropped": one.dropped,
-                    "batch": one.batch,
-                    "watermark": format_timestamp(one.watermark_us),
-                }
-                for one in self.carriers
-            ],
+            **_QUERY.write(self.query),
+            "carriers": [*map(_CARRIER.write, self.carriers)],
             "notes": list(self.notes),
-            "batches": list(_to_json(self.batches, self.has_overlaps)),
-            "splits": list(_to_json(self.splits(), self.has_overlaps)),
+            "batches": list(_to_json(self.batches, has_pairs)),
+            "splits": list(_to_json(self.splits(), has_pairs)),
         }
 
 
@@ -261,10 +246,10 @@ class Fix:
     format: str
     options: Mapping[str, str]
     path: str | None
-    checkpoint: str
+    checkpoint: Annotated[str, Wire("-")]
     records: int | None = None
     late: int | None = None
-    no_bound: str | None = None
+    no_bound: Annotated[str | None, Wire("noBound")] = None
 
     def __str__(self) -> str:
         options = [f"    .option({_quoted(name)}, {_quoted(value)})" for name, value in self.options.items()]
@@ -285,15 +270,7 @@ class Fix:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        return {
-            "format": self.format,
-            "options": dict(self.options),
-            "path": self.path,
-            "records": self.records,
-            "late": self.late,
-            "noBound": self.no_bound,
-            "lines": str(self).splitlines(),
-        }
+        return {**Codec(Fix, whole=True).write(self), "lines": str(self).splitlines()}
 
 
 def _quoted(text: str) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from alignment.arrow_times import format_timestamp
+from alignment.codec import Form, Wire
+from alignment.explain import micros_of
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.tools.auditing.counting import Tally
@@ -65,16 +68,16 @@ class AuditedQuery:
     """
 
     checkpoint: str
-    query_id: str | None
+    query_id: Annotated[str | None, Wire("queryId")]
     sources: tuple[SourceSummary, ...]
     operator: str | None
     window: str | None
-    mode: str | None
+    mode: Annotated[str | None, Wire("outputMode")]
     undecided: str | None
     downstream: tuple[str, ...]
-    is_window_shown: bool = False
-    is_mode_shown: bool = False
-    is_operator_shown: bool = True
+    is_window_shown: Annotated[bool, Wire("-")] = False
+    is_mode_shown: Annotated[bool, Wire("-")] = False
+    is_operator_shown: Annotated[bool, Wire("-")] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,10 @@ class Carrier:
 
     source: int
     split: str
-    directory: str
+    directory: Annotated[str, Wire("-")]
     dropped: int
     batch: int
-    watermark_us: int
+    watermark_us: Annotated[int, Wire("watermark", Form(format_timestamp, micros_of))]
 
 
 @dataclass(frozen=True, slots=True)
