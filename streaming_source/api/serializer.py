@@ -7,9 +7,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar
 
-from alignment.codec import Codec, NotAsDeclaredError, reader_of
+from alignment.codec import Codec, NotAsDeclaredError
 from streaming_source.exceptions import MalformedDataError, OffsetError
 from streaming_source.from_data import as_json
 
@@ -218,8 +218,8 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
     version = 1
 
     def __init__(self, *kinds: type[SourceEvent]) -> None:
+        self._codecs: dict[type[SourceEvent], Codec[Any]] = {}
         self._kinds: dict[str, type[SourceEvent]] = {}
-        self._checks: dict[str, dict[str, Callable[[Any], Any]]] = {}
         for kind in kinds:
             name = kind.__name__
             frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen
@@ -227,20 +227,28 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
                 raise TypeError(f"{kind!r}: an event of this serializer is a frozen dataclass and a SourceEvent")
             if name in self._kinds:
                 raise TypeError(f"two events are named {name}: {self._kinds[name]!r} and {kind!r}; rename one")
-            declared = get_type_hints(kind)
-            names = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
             self._kinds[name] = kind
-            self._checks[name] = {field: _reader_of(declared[field], f"{name}.{field}") for field in names}
+            try:
+                self._codecs[kind] = Codec(kind, whole=True, strict=True, plain=True)
+            except TypeError as error:
+                raise TypeError(
+                    f"{name}: {error}: a field of an event is a str, int, float, bool, None, a tuple of these, or a "
+                    "union"
+                ) from None
 
     def __reduce__(self) -> tuple[type[DataclassEventSerializer], tuple[type[SourceEvent], ...]]:
-        return type(self), tuple(self._kinds.values())
+        return type(self), tuple(self._codecs)
 
     def serialize(self, value: SourceEvent) -> bytes:
         name = type(value).__name__
-        if self._kinds.get(name) is not type(value):
+        if type(value) not in self._codecs:
             raise TypeError(f"{name} is no event of this serializer, which knows {self._known}: register it")
-        written = {field: getattr(value, field) for field in self._checks[name]}
-        self._checked(name, written)
+        codec = self._codecs[type(value)]
+        written = codec.write(value)
+        try:
+            codec.read(written)
+        except NotAsDeclaredError as error:
+            raise TypeError(_rule_of(error)) from None
         event = {"event": name, "fields": written}
         return json.dumps(event, separators=(",", ":"), sort_keys=True, allow_nan=False).encode()
 
@@ -258,33 +266,23 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
         name, values = read["event"], read["fields"]
         if not isinstance(name, str) or name not in self._kinds:
             raise MalformedDataError(f"a source event is of an unknown class; known are {self._known}")
-        if not isinstance(values, dict) or values.keys() != self._checks[name].keys():
-            raise MalformedDataError(f"a {name} has the fields {sorted(self._checks[name])}, and no others")
+        codec = self._codecs[self._kinds[name]]
+        if not isinstance(values, dict) or values.keys() != codec.names:
+            raise MalformedDataError(f"a {name} has the fields {sorted(codec.names)}, and no others")
         try:
-            return self._kinds[name](**self._checked(name, values))
-        except (TypeError, ValueError, RecursionError) as error:
+            event: SourceEvent = codec.read(values)
+            return event
+        except NotAsDeclaredError as error:
+            raise MalformedDataError(f"this is no {name}: {_rule_of(error)}") from error
+        except RecursionError as error:
             raise MalformedDataError(f"this is no {name}: {error}") from error
-
-    def _checked(self, name: str, values: dict[str, Any]) -> dict[str, Any]:
-        made = {}
-        for field, check in self._checks[name].items():
-            try:
-                made[field] = check(values[field])
-            except NotAsDeclaredError as error:
-                # Without the value: events may carry secrets.
-                raise TypeError(f"field {field} of {name}: {error.rule}") from None
-        return made
 
     @property
     def _known(self) -> str:
         return ", ".join(self._kinds) or "none"
 
 
-def _reader_of(declared: Any, where: str) -> Callable[[Any], Any]:
-    try:
-        return reader_of(declared)
-    except TypeError:
-        raise TypeError(
-            f"{where} is declared as {declared!r}: a field of an event is a str, int, float, bool, None, "
-            "a tuple of these, or a union"
-        ) from None
+def _rule_of(error: NotAsDeclaredError) -> str:
+    """The rule without the value: events may carry secrets."""
+    name, _, field = error.where.partition(".")
+    return f"field {field} of {name}: {error.rule}" if field else error.rule

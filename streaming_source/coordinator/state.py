@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import numpy as np
 
-from alignment.codec import Form, Wire, reader_of
+from alignment.codec import Wire
 from alignment.combine import SplitStatus
 from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 CheckpointT = TypeVar("CheckpointT")
 
 
-def _ids(found: Any) -> frozenset[str]:
-    return frozenset(reader_of(tuple[str, ...])(found))
-
-
 @dataclass(frozen=True, slots=True)
 class RunState:
     """The splits that a run that ends by itself (AvailableNow) has brought until now, where runs are counted.
@@ -35,7 +31,7 @@ class RunState:
     them either. The source had no split in it if it `is_empty`. Once it `has_ended` the next one begins.
     """
 
-    silent: Annotated[frozenset[str], Wire(form=Form(sorted, _ids))] = frozenset()
+    silent: frozenset[str] = frozenset()
     is_empty: Annotated[bool, Wire("empty")] = False
     has_ended: Annotated[bool, Wire("ended")] = False
 

@@ -29,9 +29,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
+from alignment.codec import Codec, Form, Wire
 from alignment.exceptions import AlignmentError
 from streaming_source.from_data import as_json
 from streaming_source.monitoring.report import WatermarkReport
@@ -49,6 +50,7 @@ _SHOWN: Final = 600
 """Characters of an error."""
 _MOST_BYTES: Final = 64 << 20
 """A larger note is not read."""
+_REPORT: Final = Form(WatermarkReport.to_json, WatermarkReport.from_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,13 @@ class PlannerNote:
 
     name: str
     pid: int
-    at_us: int
-    reads: str
+    at_us: Annotated[int, Wire("at")]
+    reads: Annotated[str, Wire(absent="")]
     runs: bool
-    was_closed: bool = False
+    was_closed: Annotated[bool, Wire("closed")] = False
     error: str | None = None
-    report: WatermarkReport | None = None
-    came_to_its_end: bool = False
+    report: Annotated[WatermarkReport | None, Wire(form=_REPORT)] = None
+    came_to_its_end: Annotated[bool, Wire("ended")] = False
 
     @property
     def was_cut_off(self) -> bool:
@@ -80,6 +82,9 @@ class PlannerNote:
     def was_killed(self) -> bool:
         """True if its process has ended neither by an error nor by Spark."""
         return not (self.runs or self.was_closed or self.error)
+
+
+_NOTE: Final = Codec(PlannerNote)
 
 
 class Writer:
@@ -258,22 +263,7 @@ def _read(path: Path) -> PlannerNote:
         runs = _is_locked(opened) or path.stat().st_ino != os.fstat(opened).st_ino
     finally:
         os.close(opened)
-    note = PlannerNote(
-        name=str(path).removesuffix(f".{left['pid']}.json"),
-        pid=left["pid"],
-        at_us=left["at"],
-        reads=left.get("reads", ""),
-        runs=runs,
-        was_closed=left.get("closed", False),
-        error=left.get("error"),
-        report=WatermarkReport.from_json(left["report"]) if "report" in left else None,
-        came_to_its_end=left.get("ended") is True,
-    )
-    if [type(note.pid), type(note.at_us), type(note.reads), type(note.was_closed)] != [int, int, str, bool] or not (
-        note.error is None or isinstance(note.error, str)
-    ):
-        raise ValueError("this is no note of a planner")
-    return note
+    return _NOTE.read({**left, "name": str(path).removesuffix(f".{left['pid']}.json"), "runs": runs})
 
 
 def _open_own(path: Path) -> int:
