@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,9 @@ from streaming_source.data_files.config import ReadingConfig
 from streaming_source.data_files.evolution import names_in
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import DataFile, FileBlocks, FileRows, StoredFile
+from streaming_source.data_files.formats.base import FileScan
 from streaming_source.data_files.ranges import FileLog, LoggedFile, RangedSplit, cut_ranges
 from streaming_source.exceptions import FileGoneError, MalformedDataError, SchemaError
-
-if TYPE_CHECKING:
-    from streaming_source.data_files.scan import FileScan
 
 _log = log_of(__name__)
 
@@ -134,9 +132,6 @@ class DataFileEnumerator(
 
     def _scan_of(self, file: DataFile) -> FileScan:
         """Begin to describe a file in parts."""
-        # Imported here: most formats have statistics.
-        from streaming_source.data_files.scan import FileScan
-
         return FileScan(self._format, self._stored(file), self._context.schema, self._context.timestamp_assigner)
 
     def _describe_all(self, files: Iterable[DataFile]) -> list[FileBlocks | None]:
@@ -183,8 +178,6 @@ class DataFileEnumerator(
     def _no_more_splits(self) -> None:
         for subtask_id in self._context.registered_readers():
             self._context.signal_no_more_splits(subtask_id)
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _stored(self, file: DataFile) -> StoredFile:
         return StoredFile(self._filesystem, file, case_sensitive=self._config.case_sensitive)

@@ -170,8 +170,6 @@ class Journal:
         old = [info.base_name for info in self._listed() if info.mtime_ns is not None and info.mtime_ns < since_s * 1e9]
         self.remove(one for one in old if name.fullmatch(one.removeprefix("_")))
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _listed(self) -> list[fs.FileInfo]:
         def listed(files: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
             infos = files.get_file_info(fs.FileSelector(folder, allow_not_found=True))

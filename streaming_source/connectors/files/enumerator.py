@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyarrow import fs
 
@@ -18,11 +18,9 @@ from streaming_source.connectors.files.selection import is_hidden
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit
 from streaming_source.data_files.enumerator import DataFileEnumerator
 from streaming_source.data_files.file import DataFile, FileBlocks
+from streaming_source.data_files.formats.base import FileScan
 from streaming_source.exceptions import DataLossError, FileGoneError, OffsetError, OptionError, SourceError
 from streaming_source.from_data import is_stored_below, path_below
-
-if TYPE_CHECKING:
-    from streaming_source.data_files.scan import FileScan
 
 _log = log_of(__name__)
 

@@ -123,8 +123,6 @@ class FinishedLog(FinishedFiles):
             self._merge()
         return replace(self._of_forgotten(), log=(self._log_id, self._last) if self._last else None)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _listed(self) -> list[_Part]:
         return sorted(part for name in self._journal.names() if (part := _Part.of(name)) is not None)
 

@@ -356,8 +356,6 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             )
         return [split for split in found if split.split_id not in in_work]
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _describe(self, file: DataFile) -> FileBlocks | None:
         blocks = super()._describe(file)
         limit_us = self._context.event_time_limit_us

@@ -14,7 +14,7 @@ from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.connectors.files.listing import ListedFile, NewFile
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.file import FileBlocks
-from streaming_source.data_files.scan import FileScan
+from streaming_source.data_files.formats.base import FileScan
 
 _FIRST_ROWS: Final = 16_384
 _ENOUGH_ROWS: Final = 65_536

@@ -282,8 +282,6 @@ class _ParquetFile(ColumnarFile):
             raise self._contradiction(f"row group {group} begins at event time {low} and ends at {high}")
         return NO_TIMESTAMP if statistics.null_count else low, high, low
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _as_in_spark(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema in Spark's types, where Arrow has others for the same columns."""
         described = self._footer.schema

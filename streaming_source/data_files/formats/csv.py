@@ -258,8 +258,6 @@ class CsvFormat(RecordFormat):
     def _quoting(self) -> CsvQuoting:
         return CsvQuoting(self.sep, self.quote, self.escape)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _names_in_first(self, file: LineFile) -> tuple[tuple[str, ...], bytes]:
         """Return the fields of the next record as names, and the bytes that were read.
 

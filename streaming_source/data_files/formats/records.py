@@ -218,8 +218,6 @@ class RecordFormat(LineFormat):
             )
         return [field for field in schema if field.name not in (self.corrupt_column, self.rescued_column)]
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     @property
     def _patterns(self) -> tuple[TimePattern | None, TimePattern | None]:
         """The pattern of timestamps, and the pattern of dates; None for ISO-8601."""
