@@ -1,6 +1,7 @@
-"""The row in a block at which a cut falls, by event times that are loaded when they are needed and kept up to a bound.
+"""Exact event times of the blocks in which cuts fall, kept up to a bound, and what is counted by them.
 
-So are counts of records found: the first, by event time, that exceeds a read limit, and those outside of a range.
+By them it is known at which row a block is cut, which event times a read limit admits, and how many records of a block
+are outside of a range.
 """
 
 from __future__ import annotations
