@@ -171,8 +171,6 @@ class GroupExchange:
         """Renew the report once an interval has passed; and see those of the others while this source waits."""
         self._take(group_events.TimePassed(self.now_us(), reads=self.membership.waits))
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _take(self, event: group_events.Event) -> None:
         """Let the membership take an event, and carry out what it says."""
         with self._lock:

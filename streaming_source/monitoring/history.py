@@ -200,8 +200,6 @@ class History:
         with self._lock:
             return self._kept[-1] if self._kept else _tables([], [], [])
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _table(self, which: int) -> pa.Table:
         with self._lock:
             return pa.Table.from_batches([tables[which] for tables in self._kept], _SCHEMAS[which])

@@ -270,8 +270,6 @@ class ReaderBefore42(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self.reader.read(partition)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _plan(self, start: Offset) -> Offset:
         """Plan the micro-batch that follows `start`, and return its end: one step, or all that there are."""
         if self.knows_ahead and (self.is_bounded or self.checkpoint is not None):

@@ -112,8 +112,6 @@ class GroupDirectory(GroupLocation):
             except SourceError:
                 return None
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _write(self, group: str, own: Member) -> None:
         shift_us = self._wall_us() - self._now_us()
         entry = to_json(_VERSION, {"host": self._host, "shift_us": shift_us, "member": member_to_json(own)})

@@ -148,8 +148,6 @@ class LateLog:
         """Remove the entries of this state and earlier ones: their records were read, and are not needed again."""
         self._journal.remove(map(str, self.names(last=sequence)))
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _parsed(self, content: bytes) -> LateEntry:
         entry = from_json(_VERSION, content)
         return LateEntry(self._codec.decode(entry["start"]), self._codec.decode(entry["end"]))

@@ -235,8 +235,6 @@ class StreamPlanning:
         finally:
             self._lock.release()
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _go_on_from(self, start: Offset, *, once: bool) -> None:
         """Bring the coordinator to an offset, with what readers have reported since."""
         coordinator = self._coordinator

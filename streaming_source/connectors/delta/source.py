@@ -260,8 +260,6 @@ class DeltaSource(TableSource):
         columns = (actions["path"].to_pylist(), actions["modification_time"].cast(pa.int64()).to_pylist())
         return dict(zip(*columns, strict=True))
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     @property
     def _as_of(self) -> dict[str, object]:
         return {"versionAsOf": self.version_as_of, "timestampAsOf": self.timestamp_as_of}

@@ -242,8 +242,6 @@ class IcebergSource(TableSource):
             schema_evolution=self.schema_evolution,
         )
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     @property
     def _as_of(self) -> dict[str, object]:
         return {"snapshot-id": self.snapshot_id, "as-of-timestamp": self.as_of_timestamp}

@@ -404,8 +404,6 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 yield from _rows(divided(self._wanted(commits.files), opened)[0])
             after = last
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _check_new_columns(self, path: str, columns: Sequence[str]) -> None:
         """Which columns a table has, its lister knows: a file may have others, which the table has dropped."""
 

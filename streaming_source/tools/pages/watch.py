@@ -131,8 +131,6 @@ class CheckpointWatch:
         else:
             self._count -= 1
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     @property
     def _title(self) -> str:
         return f"Watermarks: {self._checkpoint}"

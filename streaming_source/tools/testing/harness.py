@@ -248,8 +248,6 @@ class SourceHarness:
                 raise AssertionError(f"split {split_id!r}: the records at {twice} came more than once")
         return by_split
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _new_coordinator(self) -> SourceCoordinator[Any, Any]:
         coordinator = SourceCoordinator(
             self.source,

@@ -139,8 +139,6 @@ class FilesSource(AuditedSource):
             return not np.array_equal(utc, other)
         return False
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _readable(self, uris: Sequence[str], options: Mapping[str, str]) -> tuple[FileFormat, pa.Schema]:
         """Return the format and all columns, from the first file that still exists."""
         fmt = _format_of(uris[0], options)

@@ -115,8 +115,6 @@ class KafkaTopics(AuditedSource):
                 yield SplitRead(None, str(part), part.topic, partial(iter, [LostRows(before, _NO_LONGER_THERE)]))
             yield from self._reads_of(part, begins[part], batches)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _initial(self) -> Offsets:
         """Return the offsets at which the query began, which the source logs before its first micro-batch."""
         name = f"sources/{self._checkpoint.source_folders[self._number]}/0"

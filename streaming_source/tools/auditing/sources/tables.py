@@ -190,8 +190,6 @@ class AuditedTable(AuditedSource):
             for found in self._between(None, table_offset(self.kind, purged_until)):
                 yield self._read(None, found)
 
-    # ---- inside ------------------------------------------------------------------------------------------------------
-
     def _set_time(self, time: EventTime) -> None:
         self._column = str(time.column)
         top = top_level_column(self._column, self._all_columns.names)

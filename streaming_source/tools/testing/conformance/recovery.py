@@ -127,8 +127,6 @@ class RecoverySuite(ConnectorUnderTest):
         assert harness.records() == expected
         assert failures > len(expected)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
-
     def _undisturbed(self, source: Source[Any, Any]) -> list[list[EmittedRecord]]:
         return records_by_batch(self.harness(source, max_rows=_MAX_ROWS).run())
 
@@ -319,8 +317,6 @@ class EnumeratingSuite(ConnectorUnderTest):
                 split = enumerator.split_at(split_id, position)
                 assert (split.split_id, split.position) == (split_id, position)
         enumerator.close()
-
-    # ---- inside --------------------------------------------------------------------------------------------------
 
     def _context(self, source: Source[Any, Any]) -> TestingEnumeratorContext[Any]:
         return TestingEnumeratorContext(_READERS, source.schema(), self.strategy.timestamp_assigner)
