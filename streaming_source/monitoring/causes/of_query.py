@@ -9,7 +9,7 @@ from alignment.durations import format_duration
 from alignment.explain import Cause, Explanation, LastBatch
 from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.causes.rule import Advice, Rule
+from streaming_source.monitoring.causes.rule import Advice, Rule, advice
 
 _CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
 """Of Spark's error where two queries write one checkpoint."""
@@ -134,16 +134,17 @@ def _says_long(explanation: Explanation) -> str:
     )
 
 
-def _look_at_the_sink(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
+LONG_BATCH: Final = Rule(
+    Cause.MICRO_BATCH,
+    _is_long,
+    _says_long,
+    advice(
         "sink",
         "Nothing is planned, and no split becomes idle, until Spark has committed it. Look at the sink or the "
         "state: the Spark UI has the stage that runs. If no query has this checkpoint at work any more, start it "
         "again: it reads this micro-batch once more.",
-    )
-
-
-LONG_BATCH: Final = Rule(Cause.MICRO_BATCH, _is_long, _says_long, _look_at_the_sink)
+    ),
+)
 
 
 def _says_slow(explanation: Explanation) -> str:
@@ -156,20 +157,16 @@ def _says_slow(explanation: Explanation) -> str:
     )
 
 
-def _look_at_the_state(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
-        "sink",
-        "Splits wait for Spark, not Spark for splits. Look at the sink or the state: sources[].metrics and "
-        "durationMs of the progress have the time of addBatch. Larger micro-batches cost less where each of them "
-        "is expensive.",
-    )
-
-
 SLOW_BATCHES: Final = Rule(
     Cause.MICRO_BATCH,
     lambda explanation: explanation.batch_takes_us is not None,
     _says_slow,
-    _look_at_the_state,
+    advice(
+        "sink",
+        "Splits wait for Spark, not Spark for splits. Look at the sink or the state: sources[].metrics and "
+        "durationMs of the progress have the time of addBatch. Larger micro-batches cost less where each of them "
+        "is expensive.",
+    ),
 )
 
 

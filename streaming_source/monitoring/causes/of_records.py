@@ -71,7 +71,7 @@ def _because(explanation: Explanation, why: str) -> str:
 
 
 def _has_none(explanation: Explanation) -> bool:
-    return first_waits(explanation, WaitsFor.RECORDS) and explanation.holders[0].watermark == MIN_WATERMARK
+    return first_waits(WaitsFor.RECORDS)(explanation) and explanation.holders[0].watermark == MIN_WATERMARK
 
 
 def _says_invalid(explanation: Explanation) -> str:
@@ -123,7 +123,7 @@ def _is_silent(explanation: Explanation) -> bool:
 
     Where all fell silent with it, nothing is the matter with this one: all that is there has been read.
     """
-    if not first_waits(explanation, WaitsFor.RECORDS):
+    if not first_waits(WaitsFor.RECORDS)(explanation):
         return False
     if explanation.holders[0].missed_run:
         return not all(split.missed_run for split in explanation.counting)
@@ -158,7 +158,7 @@ def _says_all_is_read(explanation: Explanation) -> str:
 
 NOTHING: Final = Rule(
     Cause.NOTHING,
-    lambda explanation: first_waits(explanation, WaitsFor.RECORDS) and not _others_wait(explanation),
+    lambda explanation: first_waits(WaitsFor.RECORDS)(explanation) and not _others_wait(explanation),
     _says_all_is_read,
 )
 

@@ -11,7 +11,7 @@ from alignment.durations import format_duration
 from alignment.explain import FUTURE_US, Cause, Explanation, SplitExplanation, WaitsFor
 from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.causes.rule import Advice, Rule, because, first_waits, where
+from streaming_source.monitoring.causes.rule import Advice, Rule, advice, because, first_waits, where
 
 _FEW: Final = 3
 """Micro-batches that make a trend."""
@@ -51,12 +51,7 @@ def _see_the_source(reports: Sequence[Explanation]) -> Iterator[Advice]:
         )
 
 
-AWAY: Final = Rule(
-    Cause.SOURCE,
-    lambda explanation: first_waits(explanation, WaitsFor.SOURCE),
-    _says_away,
-    always=_see_the_source,
-)
+AWAY: Final = Rule(Cause.SOURCE, first_waits(WaitsFor.SOURCE), _says_away, always=_see_the_source)
 
 
 def _says_transaction(explanation: Explanation) -> str:
@@ -75,17 +70,12 @@ def _end_transaction(reports: Sequence[Explanation]) -> Iterator[Advice]:
     )
 
 
-TRANSACTION: Final = Rule(
-    Cause.TRANSACTION,
-    lambda explanation: first_waits(explanation, WaitsFor.TRANSACTION),
-    _says_transaction,
-    _end_transaction,
-)
+TRANSACTION: Final = Rule(Cause.TRANSACTION, first_waits(WaitsFor.TRANSACTION), _says_transaction, _end_transaction)
 
 
 SCAN: Final = Rule(
     Cause.SCAN,
-    lambda explanation: first_waits(explanation, WaitsFor.SCAN),
+    first_waits(WaitsFor.SCAN),
     lambda explanation: because(
         explanation,
         "has records that are not scanned for event times yet, and what is not scanned may be earlier: they are read "
@@ -94,22 +84,18 @@ SCAN: Final = Rule(
 )
 
 
-def _reach_the_gateway(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
-        "gatewayHost",
-        "If this micro-batch is done, the reports of its readers were lost: see that the executors reach the "
-        "gateway of the driver (gatewayHost, gatewayPort). The next records of the split bring the watermark on.",
-    )
-
-
 REPORT: Final = Rule(
     Cause.REPORT,
-    lambda explanation: first_waits(explanation, WaitsFor.REPORT),
+    first_waits(WaitsFor.REPORT),
     lambda explanation: because(
         explanation,
         f"waits for what its readers report of the records before position {explanation.holders[0].position}",
     ),
-    _reach_the_gateway,
+    advice(
+        "gatewayHost",
+        "If this micro-batch is done, the reports of its readers were lost: see that the executors reach the "
+        "gateway of the driver (gatewayHost, gatewayPort). The next records of the split bring the watermark on.",
+    ),
 )
 
 
@@ -124,19 +110,15 @@ def _says_too_few(explanation: Explanation) -> str:
     return because(explanation, rows)
 
 
-def _wait_for_fewer(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
+MIN_ROWS: Final = Rule(
+    Cause.MIN_ROWS,
+    first_waits(WaitsFor.MIN_ROWS),
+    _says_too_few,
+    advice(
         "minRowsPerTrigger",
         "Records that are there wait for more, as the option demands. Where they must not wait so long, give a "
         "smaller minRowsPerTrigger (Kafka: minOffsetsPerTrigger) or a shorter maxTriggerDelay.",
-    )
-
-
-MIN_ROWS: Final = Rule(
-    Cause.MIN_ROWS,
-    lambda explanation: first_waits(explanation, WaitsFor.MIN_ROWS),
-    _says_too_few,
-    _wait_for_fewer,
+    ),
 )
 
 
@@ -164,18 +146,13 @@ def _see_the_member(reports: Sequence[Explanation]) -> Iterator[Advice]:
     )
 
 
-GROUP: Final = Rule(
-    Cause.GROUP,
-    lambda explanation: first_waits(explanation, WaitsFor.GROUP),
-    _says_member,
-    _see_the_member,
-)
+GROUP: Final = Rule(Cause.GROUP, first_waits(WaitsFor.GROUP), _says_member, _see_the_member)
 
 
 def _is_at_the_horizon(explanation: Explanation) -> bool:
     if not explanation.holders:
         return explanation.horizon_us < MAX_WATERMARK
-    return first_waits(explanation, WaitsFor.HORIZON)
+    return first_waits(WaitsFor.HORIZON)(explanation)
 
 
 def _says_horizon(explanation: Explanation) -> str:
@@ -184,15 +161,16 @@ def _says_horizon(explanation: Explanation) -> str:
     return because(explanation, "waits for splits that are not read yet")
 
 
-def _read_more_at_once(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
+HORIZON: Final = Rule(
+    Cause.HORIZON,
+    _is_at_the_horizon,
+    _says_horizon,
+    advice(
         "maxRowsPerTrigger",
         "Splits join in order of their event times, and the next ones are not read yet: nothing is wrong while the "
         "watermark moves. If it moves too slowly, raise the read limit (maxRowsPerTrigger, maxFilesPerTrigger).",
-    )
-
-
-HORIZON: Final = Rule(Cause.HORIZON, _is_at_the_horizon, _says_horizon, _read_more_at_once)
+    ),
+)
 
 
 def _says_upstream(explanation: Explanation) -> str:
@@ -215,10 +193,7 @@ def _see_the_writer(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 
 UPSTREAM: Final = Rule(
-    Cause.UPSTREAM,
-    lambda explanation: explanation.upstream is not None,
-    _says_upstream,
-    _see_the_writer,
+    Cause.UPSTREAM, lambda explanation: explanation.upstream is not None, _says_upstream, _see_the_writer
 )
 
 
@@ -264,7 +239,7 @@ def _read_sooner(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 ROWS: Final = Rule(
     Cause.ROWS,
-    lambda explanation: first_waits(explanation, WaitsFor.ROWS),
+    first_waits(WaitsFor.ROWS),
     lambda explanation: because(
         explanation, f"has {counted(explanation.holders[0].behind, 'record')} left that the read limit did not admit"
     ),
@@ -336,9 +311,4 @@ def _says_drift(explanation: Explanation) -> str:
     return because(explanation, "is the slowest" if first.next_us is None else beyond_the_limit(explanation, first))
 
 
-DRIFT: Final = Rule(
-    Cause.DRIFT,
-    lambda explanation: first_waits(explanation, WaitsFor.DRIFT),
-    _says_drift,
-    always=_raise_the_drift,
-)
+DRIFT: Final = Rule(Cause.DRIFT, first_waits(WaitsFor.DRIFT), _says_drift, always=_raise_the_drift)

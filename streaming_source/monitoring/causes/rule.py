@@ -48,9 +48,14 @@ class Rule:
     always: Advise = _no_advice
 
 
-def first_waits(explanation: Explanation, waits_for: WaitsFor) -> bool:
-    """Return whether the first split that holds the watermark waits for this."""
-    return bool(explanation.holders) and explanation.holders[0].waits_for is waits_for
+def advice(option: str, text: str) -> Advise:
+    """Advice that is the same whatever the explanations are."""
+    return lambda _: iter([Advice(option, text)])
+
+
+def first_waits(waits_for: WaitsFor) -> Callable[[Explanation], bool]:
+    """Return the condition that the first split that holds the watermark waits for this."""
+    return lambda explanation: bool(explanation.holders) and explanation.holders[0].waits_for is waits_for
 
 
 def where(explanation: Explanation, *, stands: bool = True) -> str:
