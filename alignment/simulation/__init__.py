@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alignment.lazy_names import lazy_names
+from alignment import lazy_names
 
 __all__ = [
     "Capacity",

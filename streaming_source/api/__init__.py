@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from alignment.lazy_names import lazy_names
+from alignment import lazy_names
 from streaming_source.api.clients import KeptClients, RetryPolicy
 from streaming_source.api.enumerator import SplitEnumerator, SplitRange, SupportsEventTimeIndex
 from streaming_source.api.enumerator_context import ReaderInfo, SplitEnumeratorContext, SplitsAssignment
