@@ -113,6 +113,11 @@ class KafkaAdmin:
                     found.discard(topic.name)
         return frozenset(found)
 
+    def starts(self, parts: Collection[Partition]) -> dict[Partition, int | None]:
+        """Look up where logs start; partitions whose leaders are away are left out."""
+        found = self.records(dict.fromkeys(parts, EARLIEST), readable=False, all_answer=False)
+        return {part: None if record is None else record.offset for part, record in found.items()}
+
     def ends(self, parts: Sequence[Partition]) -> dict[Partition, LogEnd]:
         """Look up where logs end. Two calls if transactions may be open: for what is written, then what is readable.
 

@@ -27,7 +27,6 @@ from streaming_source.connectors.kafka.log_ends import LogEnd, LogEnds, Retentio
 from streaming_source.connectors.kafka.partition_discovery import FoundPartitions, PartitionDiscovery
 from streaming_source.connectors.kafka.scanner import Scanner
 from streaming_source.connectors.kafka.split import KafkaCheckpoint, KafkaSplit
-from streaming_source.connectors.kafka.subscription import EARLIEST, Partition
 from streaming_source.connectors.kafka.time_index import Observed, TimeIndex
 from streaming_source.exceptions import DataLossError
 
@@ -63,14 +62,8 @@ def create_enumerator(
     # Two connections, so that a plan does not wait for a look-up in the background.
     looks, plans = (KafkaAdmin(config.client, retries, away) for _ in range(2))
     index = TimeIndex(context, looks, plans, scanner, fail_on_data_loss=config.fail_on_data_loss)
-    retention = RetentionWatch(partial(_starts, looks), fails=config.fail_on_data_loss)
+    retention = RetentionWatch(looks.starts, fails=config.fail_on_data_loss)
     return IndexedKafkaSplitEnumerator(context, discovery, retries, ends, away, index=index, retention=retention)
-
-
-def _starts(admin: KafkaAdmin, parts: Collection[Partition]) -> Mapping[Partition, int | None]:
-    """Look up the starts of logs; partitions whose leaders are away are left out."""
-    found = admin.records(dict.fromkeys(parts, EARLIEST), readable=False, all_answer=False)
-    return {part: None if record is None else record.offset for part, record in found.items()}
 
 
 @dataclass(eq=False, repr=False)
@@ -267,7 +260,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     """Discovers partitions and updates the index in one call, so that a split becomes idle only after an update."""
 
     index: TimeIndex
-    retention: RetentionWatch | None = None
+    retention: RetentionWatch
 
     def start(self) -> None:
         period_s = _LOOK_S if self.discovery.period_s is None else min(_LOOK_S, self.discovery.period_s)
@@ -293,7 +286,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
         return self.index.first_later(split_ids, starts, stops, bound_us)
 
     def metrics(self) -> Mapping[str, int]:
-        left_s = None if self.retention is None else self.retention.left_s
+        left_s = self.retention.left_s
         return {} if left_s is None else {"retentionSecondsLeft": int(left_s)}
 
     def blocked_splits(self) -> Mapping[str, int]:
@@ -325,7 +318,7 @@ class IndexedKafkaSplitEnumerator(SupportsEventTimeIndex[KafkaSplit], KafkaSplit
     def _look(self, found: FoundPartitions | None = None) -> tuple[FoundPartitions | None, Observed]:
         found = found or self.discovery.look()
         observed = self.index.look(found.splits if found else (), found.lost if found else ())
-        if self.retention is not None and not observed.replaced_topics:
+        if not observed.replaced_topics:
             self.retention.look(self.index.next_offsets)
         before = found
         for split_id, (offset, end) in observed.shorter.items():

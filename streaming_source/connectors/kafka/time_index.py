@@ -97,8 +97,7 @@ class TimeIndex:
 
     - *few* records are read: as much would be fetched to confirm the latest one;
     - *many* records become an opaque block, if the latest one is confirmed and among them;
-    - other *many* records are read part by part. They come after a record that is later than all of them, or after
-    the
+    - other *many* records are read part by part. They come after a record that is later than all of them, or after the
       mark of a transaction, so that the brokers' index returns only that record or mark.
     """
 
