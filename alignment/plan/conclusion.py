@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -91,13 +91,12 @@ class SplitTable(WatermarkTable):
         ids: npt.NDArray[Any] = np.array([*self.split_ids, *split_ids], dtype=object)
         order = np.argsort(ids, kind="stable")
         new = len(positions)
-        table = SplitTable(
+        table = replace(
+            self,
             split_ids=tuple(ids[order]),
             positions=np.append(self.positions, positions)[order],
             watermarks=np.append(self.watermarks, np.full(new, MIN_WATERMARK))[order],
             statuses=np.append(self.statuses, np.full(new, SplitStatus.ACTIVE, np.int8))[order],
-            combined=self.combined,
-            furthest=self.furthest,
         )
         return table, order
 
@@ -105,13 +104,12 @@ class SplitTable(WatermarkTable):
         """The table without its finished splits, the slots of those that stay, the ids of those that leave. O(n)."""
         finished = self.statuses == SplitStatus.FINISHED
         keep = np.flatnonzero(~finished)
-        table = SplitTable(
+        table = replace(
+            self,
             split_ids=tuple(self.split_ids[slot] for slot in keep),
             positions=self.positions[keep],
             watermarks=self.watermarks[keep],
             statuses=self.statuses[keep],
-            combined=self.combined,
-            furthest=self.furthest,
         )
         return table, keep, [self.split_ids[slot] for slot in np.flatnonzero(finished)]
 

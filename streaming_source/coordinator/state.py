@@ -83,11 +83,11 @@ class SourceState(Generic[SplitT, CheckpointT]):
     def at_slots(self, slots: Sequence[int] | npt.NDArray[np.intp]) -> SourceState[SplitT, CheckpointT]:
         """The same of some of its splits alone. O(n)."""
         table, places = self.table, np.asarray(slots, np.intp)
-        part = WatermarkTable(
+        part = replace(
+            table,
             split_ids=tuple(table.split_ids[slot] for slot in places),
             watermarks=table.watermarks[places],
             statuses=table.statuses[places],
-            combined=table.combined,
         )
         return replace(
             self,

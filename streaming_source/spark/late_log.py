@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from alignment.shown import log_of
+from alignment.watermarks import MIN_WATERMARK
 from streaming_source.coordinator import SourceState
 from streaming_source.data_files.journal import Journal, from_json, to_json
 from streaming_source.exceptions import DataLossError, OffsetError
@@ -163,4 +164,6 @@ def _grown_splits(start: SourceState[Any, Any], end: SourceState[Any, Any]) -> s
 def _only(state: SourceState[Any, Any], split_ids: Collection[str]) -> SourceState[Any, Any]:
     """Return the state of these splits alone, without what only planning needs."""
     kept = [slot for slot, split_id in enumerate(state.table.split_ids) if split_id in split_ids]
-    return replace(state.at_slots(kept), checkpoint=None, generators=(), left_out=(0, 0))
+    part = state.at_slots(kept)
+    table = replace(part.table, furthest=MIN_WATERMARK)
+    return replace(part, table=table, checkpoint=None, generators=(), left_out=(0, 0))

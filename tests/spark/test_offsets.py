@@ -56,6 +56,7 @@ def states(draw: st.DrawFn) -> SourceState[FileSplit, FilesCheckpoint]:
         watermarks=np.array(draw(column), np.int64),
         statuses=np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.int8),
         combined=draw(INT64),
+        furthest=draw(INT64),
     )
     late = np.array(draw(st.lists(st.integers(0, 2**40), min_size=n, max_size=n)), np.int64)
     silent = np.array(draw(column), np.int64)
@@ -76,7 +77,7 @@ def test_a_state_comes_back_from_its_offset_as_it_was(state: SourceState[FileSpl
     read = CODEC.decode(json.loads(text))
     assert (read.sequence, read.splits, read.checkpoint) == (state.sequence, state.splits, state.checkpoint)
     assert read.table.split_ids == state.table.split_ids
-    assert read.table.combined == state.table.combined
+    assert (read.table.combined, read.table.furthest) == (state.table.combined, state.table.furthest)
     for column in ("watermarks", "statuses"):
         assert (getattr(read.table, column) == getattr(state.table, column)).all()
     assert (read.late == state.late).all()
