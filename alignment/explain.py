@@ -51,7 +51,7 @@ _METRICS: Final = Form(
     lambda metrics: {name: str(value) for name, value in metrics},
     lambda found: tuple([(name, int(value)) for name, value in found.items()]),
 )
-_ROUTE: Final = Form(lambda routes: "route" if routes else None, "route".__eq__)
+ROUTE: Final = Form(lambda routes: "route" if routes else None, lambda written: written == "route")
 _STATUSES: Final = tuple(SplitStatus)
 _COUNTING: Final = (SplitStatus.ACTIVE, SplitStatus.PAUSED)
 FUTURE_US = 15 * 60 * 1_000_000
@@ -269,7 +269,7 @@ class Explanation:
     away: str | None = None
     needed_bound_us: Annotated[int | None, Wire("neededBound", _DURATION)] = None
     metrics: Annotated[tuple[tuple[str, int], ...], Wire(form=_METRICS)] = ()
-    routes_late: Annotated[bool, Wire("late", _ROUTE)] = False
+    routes_late: Annotated[bool, Wire("late", ROUTE)] = False
     upstream: str | None = None
     counts_runs: Annotated[bool, Wire("countsRuns")] = False
 

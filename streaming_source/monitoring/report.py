@@ -29,6 +29,7 @@ from alignment.codec import Codec, Form, Wire
 from alignment.combine import SplitStatus
 from alignment.explain import (
     BEGIN,
+    ROUTE,
     Bounds,
     Cause,
     Explanation,
@@ -66,7 +67,6 @@ _SPLIT: Final = Codec(SplitExplanation, objects=True)
 
 _Far: TypeAlias = Annotated[FarRecord, Wire(form=Form(tuple, FarRecord._make))]
 _Group: TypeAlias = Annotated[GroupMember | None, Wire(form=Form(astuple, lambda found: GroupMember(*found)))]
-_Route: TypeAlias = Annotated[bool, Wire("late", Form(lambda _: "route", "route".__eq__))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Facts:
     is_outlier: Annotated[tuple[int, ...], Wire("outliers")] = ()
     was_idle: Annotated[tuple[int, ...], Wire("wasIdle")] = ()
     needed_bound_us: Annotated[int | None, Wire("needs")] = None
-    routes_late: _Route = False
+    routes_late: Annotated[bool, Wire("late", ROUTE)] = False
     upstream: str | None = None
     metrics: Annotated[tuple[tuple[str, int], ...], Wire(form=Form(dict, lambda found: tuple(found.items())))] = ()
     places: tuple[SplitPosition, ...] = ()
