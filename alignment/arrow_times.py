@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from datetime import UTC as PYTHON_UTC
 from datetime import date, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,9 +22,13 @@ from alignment import arrow_compute as pc
 from alignment.arrow_compute import to_numpy
 from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc, parse_iso8601
-from alignment.watermarks import BoolArray, Int64Array
+from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
 
 EPOCH_UNITS: Final = ("s", "ms", "us", "ns")
+
+BEGIN: Final = "the beginning"
+END: Final = "the end"
+"""Of time: a limit before, or after, all event times."""
 
 _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
@@ -249,6 +253,21 @@ def format_timestamp(us: int) -> str:
     """
     text = str(np.datetime64(us, "us"))
     return f"{text.rstrip('0').rstrip('.')}Z"
+
+
+@lru_cache(maxsize=16_384)
+def time_text(us: int) -> str:
+    """Return a time, or a limit, as text. From one trigger to the next those of most splits stay as they are."""
+    return format_timestamp(us) if MIN_WATERMARK < us < MAX_WATERMARK else END if us > 0 else BEGIN
+
+
+@lru_cache(maxsize=16_384)
+def micros_of(text: str) -> int:
+    """Return microseconds since the epoch of an ISO-8601 time in UTC, or of a limit, as `time_text` writes it."""
+    if text in (BEGIN, END):
+        return MIN_WATERMARK if text == BEGIN else MAX_WATERMARK
+    # Event times may be in years that Python's own type does not have.
+    return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
 
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Annotated, Final, NamedTuple
 
-import numpy as np
-
-from alignment.arrow_times import format_timestamp
+from alignment.arrow_times import micros_of, time_text
 from alignment.codec import Form, Wire
 from alignment.combine import SplitStatus
 from alignment.durations import format_duration, parse_duration_us
@@ -18,25 +16,6 @@ from alignment.plan import LimitedBy, MicroBatchPlan, SplitTable
 from alignment.sentence import day_or_moment, named
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, Int64Array
-
-BEGIN: Final = "the beginning"
-END: Final = "the end"
-"""Of time: a limit before, or after, all event times."""
-
-
-@lru_cache(maxsize=16_384)
-def time_text(us: int) -> str:
-    """Return a time, or a limit, as text. From one trigger to the next those of most splits stay as they are."""
-    return format_timestamp(us) if MIN_WATERMARK < us < MAX_WATERMARK else END if us > 0 else BEGIN
-
-
-@lru_cache(maxsize=16_384)
-def micros_of(text: str) -> int:
-    """Return microseconds since the epoch of an ISO-8601 time in UTC, or of a limit, as `time_text` writes it."""
-    if text in (BEGIN, END):
-        return MIN_WATERMARK if text == BEGIN else MAX_WATERMARK
-    # Event times may be in years that Python's own type does not have.
-    return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
 
 
 def _status_of(text: str) -> SplitStatus:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
-from alignment.explain import LastBatch, micros_of
+from alignment.arrow_times import micros_of
+from alignment.explain import LastBatch
 from streaming_source.checkpoint.offset_log import RESTORE, LoggedBatch, OffsetLog
 from streaming_source.checkpoint.source_offsets import is_ours
 from streaming_source.exceptions import DataLossError, OffsetError

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from alignment.explain import Cause, micros_of
+from alignment.arrow_times import micros_of
+from alignment.explain import Cause
 from alignment.sentence import moment
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.checkpoint import POLICY

@@ -25,10 +25,10 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from operator import eq
 from typing import Annotated, Any, Final, Self, TypeAlias
 
+from alignment.arrow_times import BEGIN, micros_of
 from alignment.codec import Codec, Form, Wire
 from alignment.combine import SplitStatus
 from alignment.explain import (
-    BEGIN,
     ROUTE,
     Bounds,
     Cause,
@@ -38,7 +38,6 @@ from alignment.explain import (
     LastBatch,
     SplitExplanation,
     WaitsFor,
-    micros_of,
 )
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.exceptions import OffsetError

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 from pyarrow import fs
 
+from alignment.arrow_times import micros_of
 from alignment.claims import SinkCommit
 from alignment.codec import Codec, Form, Wire
 from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError
-from alignment.explain import micros_of
 from alignment.sentence import moment
 from alignment.shown import shown
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from alignment.arrow_times import format_timestamp
+from alignment.arrow_times import format_timestamp, micros_of
 from alignment.codec import Form, Wire
-from alignment.explain import micros_of
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.tools.auditing.counting import Tally
