@@ -46,7 +46,8 @@ $(STAMP): pyproject.toml
 	    $$found -m venv --clear $(VENV); \
 	fi
 	@echo "==> installing the project and its dev tools (PySpark is large: minutes, the first time)"
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@# Of 14,000 modules that pip would compile, a minute of work, most are never imported.
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]'
 	@touch $@
 
 # PySpark takes java from JAVA_HOME when that is set, else from PATH; so does this check.
@@ -63,7 +64,8 @@ java:
 
 $(CLASSES): $(STAMP) tests/class_archives.py tests/forked_planners.py tests/spark_home.py | java
 	@echo "==> archiving the classes of Spark and Kafka, and making a home of Spark: their processes start faster"
-	@$(PYTHON) -W ignore -m tests.class_archives
+	@# Meanwhile Python compiles what the tests import: each of their workers would do so on its own.
+	@$(PYTHON) -m pytest tests --collect-only --quiet -n 0 >/dev/null 2>&1 & $(PYTHON) -W ignore -m tests.class_archives && wait
 	@touch $@
 
 demo: $(STAMP) java ## run the demo

@@ -16,7 +16,7 @@ import pytest
 def s3_endpoint() -> Iterator[str]:
     """`host:port` of a server in a process of its own, on a free port."""
     if importlib.util.find_spec("moto") is None:
-        pytest.skip("needs moto[server]")
+        pytest.skip("needs moto[s3], flask and flask-cors")
     server = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-u", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
         stdout=subprocess.DEVNULL,
