@@ -50,7 +50,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def load(spark: SparkSession, logs: Path, name: str, *, bounded: bool = True) -> DataFrame:
-    options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 30}
+    options = {"eventTimeColumn": "ts", "maxOutOfOrderness": "5 seconds", "maxRowsPerTrigger": 60}
     return read_stream(spark).format("aligned_files").options(**options, bounded=bounded).load(str(logs / name))
 
 
