@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -31,7 +32,8 @@ from streaming_source.connectors.files import (
     TextFormat,
 )
 from streaming_source.data_files.file import FileRows
-from streaming_source.data_files.formats import lines
+from streaming_source.data_files.formats import json_values, lines
+from streaming_source.data_files.formats.json_values import elements_in
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
 from tests.data_files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
 from tests.data_files.test_formats import rows_read, stored
@@ -191,6 +193,41 @@ def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_c
         assert rows_read(projected, path, 0, len(together), some) == expected
     times = having(30).event_times(FileRows(stored(path), 0, len(together)), SCHEMA, BY_T)
     assert times.tolist() == [-(2**63) if row[0] is None else row[0] for _, row in together]
+
+
+JSON = st.recursive(
+    st.sampled_from([None, True, False, 0, -12, 1.5e-7, 1e40, "", "a", 'é"\\\n\u2028', "[{"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b c", "é", ""]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["a", "é"]), JSON, max_size=3) | JSON, max_size=4),
+    st.sampled_from([None, 1]),
+    st.lists(
+        st.tuples(st.integers(0, 200), st.sampled_from([*"'\"\\{}[],:0 \n\t.-+eNx", "true", "Infinity"])), max_size=2
+    ),
+)
+def test_objects_of_a_document_are_found_at_once_as_they_are_value_by_value(
+    records: list[object], indent: int | None, written_over: list[tuple[int, str]]
+) -> None:
+    document = json.dumps(records, indent=indent, ensure_ascii=False)
+    for at, text in written_over:
+        document = document[:at] + text + document[at + 1 :]
+
+    def found() -> list[str] | str:
+        try:
+            return list(elements_in(document))
+        except ValueError as error:
+            return str(error)
+
+    at_once = found()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_values, "_object_near", lambda: re.compile("(?!)"))
+        assert at_once == found()
 
 
 @pytest.mark.parametrize("multi_line", [False, True])
