@@ -47,7 +47,7 @@ def test_it_is_named_from_the_first_micro_batch_on_until_it_is_read(
 
     until = 1 + max(number for number, one in enumerate(said) if "is not read yet" in one["stored"])
     assert 3 <= until < len(said)
-    texts = [one["stored"] for one in said[:until]] + [one["live"] for one in said[1 : until + 1]]
+    texts = [one["stored"] for one in said[:until]] + [one["live"] for one in said[1:until]]
     # What takes 10 seconds, as the first one where Spark has just started, is said before anything else.
     asked = [text for text in texts if "has not been committed for" not in text]
     assert len(asked) >= 3
