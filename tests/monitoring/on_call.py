@@ -42,7 +42,7 @@ class Situation:
 
     `split` is the first that holds the watermark, None where none does. `advice` are the options that the advice
     names, `says` words of the answer. `stored` is the cause that the command line gives, by default the same with all
-    the rest; None where there is no checkpoint any more. `logs` are words of the log, None for what follows from the
+    the rest; None where there is no checkpoint any more. `logs` are patterns of the log, None for what follows from the
     cause: a warning with the split and the advice, or, where nothing is wrong, none. `act` brings the situation about.
     """
 
@@ -780,7 +780,7 @@ COURSES: tuple[Course, ...] = (
                 "a",
                 ("query",),
                 ("was killed or has crashed, as where memory runs out",),
-                logs=("EOFException",),
+                logs=("EOFException|Connection reset|Broken pipe",),
                 act=kill_the_planner,
             ),
         ),

@@ -131,7 +131,7 @@ def _wrong_on_the_command_line(on_call: OnCall, situation: Situation) -> list[st
 
 def _wrong_in_the_log(on_call: OnCall, situation: Situation, log: str) -> list[str]:
     if situation.logs is not None:
-        return [f"{situation.name}: the log has no {words!r}" for words in situation.logs if words not in log]
+        return [f"{situation.name}: the log has no {words!r}" for words in situation.logs if not re.search(words, log)]
     own = re.compile(rf"^\S+ WARNING aligned_files {re.escape(str(on_call.folder))}/in: (.*)$", re.MULTILINE)
     warnings = [text for text in own.findall(log) if "held for" in text or "has not been committed" in text]
     if situation.cause in _SILENT:
