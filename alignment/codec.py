@@ -245,11 +245,7 @@ class Codec(Generic[T]):
 def _fields_of(kind: type[Any], row: Sequence[str], mode: _Mode) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     if is_dataclass(kind):
-        defaults = {
-            one.name: one.default if one.default_factory is MISSING else one.default_factory()
-            for one in fields(kind)
-            if one.init
-        }
+        defaults = {one.name: _default_of(one) for one in fields(kind) if one.init}
     else:
         known: Mapping[str, Any] = kind._field_defaults
         defaults = {name: known.get(name, MISSING) for name in kind._fields}
@@ -267,6 +263,13 @@ def _fields_of(kind: type[Any], row: Sequence[str], mode: _Mode) -> tuple[_Field
         needs = _needed_by(declared) if wire.flat else frozenset()
         found.append(_Field(attribute, name, absent, always, flat=wire.flat, needs=needs, write=write, read=read))
     return tuple(found)
+
+
+def _default_of(field: Any) -> Any:
+    # A class that came pickled by value has another object of the type of MISSING.
+    if not isinstance(field.default_factory, type(MISSING)):
+        return field.default_factory()
+    return MISSING if isinstance(field.default, type(MISSING)) else field.default
 
 
 def _needed_by(declared: Any) -> frozenset[str]:
