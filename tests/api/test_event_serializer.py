@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from streaming_source.api import DataclassEventSerializer, SourceEvent
 from streaming_source.exceptions import MalformedDataError
@@ -168,3 +169,21 @@ def test_a_serializer_is_picklable_as_its_source_is() -> None:
 
 def test_the_readers_of_a_source_send_no_events_unless_it_has_one() -> None:
     assert TestingSource({"a": [1]}).source_event_serializer is None
+
+
+def test_events_of_a_class_that_came_pickled_by_value_are_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Sent(SourceEvent):
+        split_id: str
+        rows: int = 7
+
+    pickled = cloudpickle.dumps(Sent)
+    # As in another process, which does not know the class.
+    monkeypatch.setattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_ID", {})
+    came = pickle.loads(pickled)
+    assert came is not Sent
+    serializer = DataclassEventSerializer(came)
+    event = came("a")
+    assert serializer.deserialize(1, serializer.serialize(event)) == event
+    with pytest.raises(MalformedDataError, match="a Sent has the fields"):
+        serializer.deserialize(1, b'{"event": "Sent", "fields": {"rows": 7}}')
