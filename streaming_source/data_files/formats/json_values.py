@@ -106,11 +106,13 @@ def _object_near() -> re.Pattern[str]:
     """Return the pattern of an object as most are: three levels at most. It takes a fifth of the time of `_value`."""
     blank, text = r"[ \t\r\n]*+", _STRINGS['"'].pattern.replace("(", "(?:", 1)
     value = single = f"{text}|{_NUMBER.pattern}|true|false|null"
-    objects = ""
-    for _ in range(4):
-        objects = _of_items(f"{text}{blank}:{blank}(?:{value})", "{}", blank)
-        value = f"{single}|{objects}|{_of_items(f'(?:{value})', '[]', blank)}"
-    return re.compile(f"{blank}({objects})")
+
+    def object_of(value: str) -> str:
+        return _of_items(f"{text}{blank}:{blank}(?:{value})", "{}", blank)
+
+    for _ in range(3):
+        value = f"{single}|{object_of(value)}|{_of_items(f'(?:{value})', '[]', blank)}"
+    return re.compile(f"{blank}({object_of(value)})")
 
 
 def _of_items(item: str, ends: str, blank: str) -> str:
