@@ -20,14 +20,18 @@ import sys
 import time
 import zlib
 
-__all__ = ["PLACE", "hand_over"]
+__all__ = ["PLACE", "RUNNER", "hand_over"]
 
 PLACE = "STREAMING_SOURCE_FORKED_PLANNERS"
 """Variable with the process at whose end all of this ends, and a folder of the user's own for sockets: `71:/tmp/x`."""
 
-_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module that is a planner's process in Spark."""
+
+_KIND = _socket.AF_UNIX, getattr(_socket, "SOCK_SEQPACKET", 0)
+"""Of sockets whose messages come one by one, each as a whole."""
 _IMPORTED = (
-    _RUNNER,
+    RUNNER,
     "streaming_source.connectors.delta",
     "streaming_source.connectors.files",
     "streaming_source.connectors.kafka",
@@ -47,7 +51,7 @@ def hand_over() -> None:
     if not folder or not hasattr(os, "pidfd_open"):
         return
     place = f"{folder}/{zlib.crc32(repr(sys.path).encode())}"
-    forks = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    forks = _socket.socket(*_KIND)
     try:
         forks.connect(place)
     except OSError:
@@ -61,7 +65,9 @@ def _end_as(fork: _socket.socket) -> None:
     """Say how this planner was started, hand on its end by Spark, and end as the fork does."""
     started = marshal.dumps((os.getcwd(), dict(os.environ)))
     fork.sendmsg([started], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
-    pid = int(fork.recv(20) or -1)
+    pid = int(fork.recv(20) or 0)
+    if not pid:
+        os._exit(1)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
     code = int(fork.recv(20) or 1)
     if code < 0:
@@ -76,7 +82,7 @@ def _fork_for_others(place: str, owner: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
-    listening = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    listening = _socket.socket(*_KIND)
     try:
         listening.bind(place)
     except OSError:
@@ -86,7 +92,7 @@ def _fork_for_others(place: str, owner: int) -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     # The interpreter goes on with it in each fork.
-    del sys.modules[_RUNNER]
+    del sys.modules[RUNNER]
     # A collection in a fork would write to, and so copy, the pages that it shares with the others.
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -108,6 +114,8 @@ def _become(asking: _socket.socket) -> None:
     """Return in a fork that is as the planner which asks was started; watch over it until one of the two has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     started, sent, *_ = asking.recvmsg(_LONGEST, _socket.CMSG_SPACE(12))
+    if not sent:
+        os._exit(0)
     streams = array.array("i", sent[0][2])
     if pid := os.fork():
         for stream in streams:

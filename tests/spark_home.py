@@ -28,7 +28,7 @@ FILE_MANAGER = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 _HOME = Path(sys.prefix) / "spark"
 
 # Python imports a module of this name at its start. It must not fail where this library is what a test takes away.
-_SITECUSTOMIZE = '''"""Written by tests/spark_home.py."""
+_SITECUSTOMIZE = f'''"""Written by tests/spark_home.py."""
 
 import sys
 
@@ -45,7 +45,7 @@ if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
         import streaming_source.spark.datasource
     # A collection in a fork would write to, and so copy, the pages that it shares with the others.
     gc.freeze()
-elif sys.orig_argv[1:3] == ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]:
+elif sys.orig_argv[1:3] == ["-m", "{forked_planners.RUNNER}"]:
     from forked_planners import hand_over
 
     hand_over()

@@ -29,11 +29,11 @@ from tests.faults.checks import (
     processes_of,
 )
 from tests.faults.inputs import Growing
+from tests.forked_planners import RUNNER
 
 __all__ = ["AT_RANDOM", "Fault", "Query", "Struck", "Supervisor"]
 
 AT_RANDOM = "any moment"
-_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 _DAEMON = "pyspark.daemon"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _SPARKS_OWN = ("Python worker failed to connect back", "Broken pipe")
@@ -330,7 +330,7 @@ class Supervisor:
         if fault.what == "stop driver":
             found = [self._pids["jvm"]]
         else:
-            word = {"kill planner": _PLANNER, "kill executor": _EXECUTOR}.get(fault.what, _DAEMON)
+            word = {"kill planner": RUNNER, "kill executor": _EXECUTOR}.get(fault.what, _DAEMON)
             processes = processes_of(self.run, lambda command: word in command)
             found = [process.pid for process in processes]
             if word == _DAEMON:
@@ -367,7 +367,7 @@ class Supervisor:
 
     def _is_settled(self) -> bool:
         """One planner a query, which listens at one port at most, and no lease of a process that is gone."""
-        planners = processes_of(self.run, lambda command: _PLANNER in command)
+        planners = processes_of(self.run, lambda command: RUNNER in command)
         if len(planners) != len(self.queries):
             return False
         try:

@@ -31,6 +31,7 @@ from tests.spark.support import (
     available_now,
     end_offset,
     eventually,
+    is_planner,
     write_file,
     write_logs,
 )
@@ -179,14 +180,7 @@ def _members(spark: SparkSession) -> dict[int, SourceReport]:
         except sqlite3.OperationalError:
             return {}  # nobody was there yet
     members = [member_from_json(text) for (text,) in rows]
-    return {member.pid: member.report for member in members if _plans(member.pid)}
-
-
-def _plans(pid: int) -> bool:
-    """Whether a process is a planner. It need not be the driver's child: see `tests.forked_planners`."""
-    with suppress(OSError):
-        return b"python_streaming_source_runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+    return {member.pid: member.report for member in members if is_planner(member.pid)}
 
 
 def kill_some_planners(spark: SparkSession, run: Run, after: int, rng: np.random.Generator) -> None:

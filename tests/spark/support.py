@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2
 from streaming_source.spark.watermark_rows import MAX_SPARK_WATERMARK_US
+from tests.forked_planners import RUNNER
 
 MS = 1_000
 SECOND = 1_000_000
@@ -226,6 +227,13 @@ def processes(spark: SparkSession) -> list[int]:
     """The processes that the driver has started, and those that these have."""
     stream = spark._jvm.java.lang.ProcessHandle.current().descendants()  # type: ignore[union-attr]
     return [handle.pid() for handle in stream.toArray()]
+
+
+def is_planner(pid: int) -> bool:
+    """Whether a process is a planner. It need not be one that the driver has started: see `tests.forked_planners`."""
+    with suppress(OSError):
+        return RUNNER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def forget_batches(log: Path, first: int) -> None:

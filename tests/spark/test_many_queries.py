@@ -19,6 +19,7 @@ from tests.spark.support import (
     available_now,
     eventually,
     fails_with,
+    is_planner,
     processes,
     skewed_logs,
     write_logs,
@@ -33,11 +34,7 @@ ROWS = [(split, row) for split, times in sorted(LOGS.items()) for row in range(l
 
 def planners(spark: SparkSession) -> int:
     """Processes of this driver in which Spark runs planners, with the one that they are forked of."""
-    found = 0
-    for pid in processes(spark):
-        with contextlib.suppress(OSError):
-            found += b"python_streaming_source_runner" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return found
+    return sum(map(is_planner, processes(spark)))
 
 
 def listening(spark: SparkSession) -> int:
