@@ -166,13 +166,16 @@ def test_python_passes_over_what_a_worker_has_loaded_when_it_looks_for_garbage_a
     reader = source.stream_reader(source.schema())
     start = reader.initialOffset()
     (partition,) = reader.partitions(start, reader.latestOffset(start, ReadMaxRows(1)))
-    found = []
+    kept, calls, freeze = list[int](), list[int](), gc.freeze
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(len(kept)) or freeze())
     for context in (None, object(), object()):
         monkeypatch.setattr(TaskContext, "get", lambda context=context: context)
         assert sum(batch.num_rows for batch in reader.read(partition)) == 1
-        found.append(gc.get_freeze_count())
+        kept.append(gc.get_freeze_count())
     reader.stop()
-    assert found[0] < found[1] == found[2]
+    assert kept[0] < kept[1]
+    # In the first task, and in no other: what was kept may still be released, and be less.
+    assert calls == [1]
 
 
 def test_an_option_that_decides_what_is_read_is_named_where_it_has_changed(tmp_path: Path) -> None:
