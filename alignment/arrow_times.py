@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from alignment import arrow_compute as pc
-from alignment.arrow_compute import to_numpy
+from alignment.arrow_compute import from_numpy, to_numpy
 from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc, parse_iso8601
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array
@@ -143,7 +143,7 @@ def cut_nanoseconds(array: pa.Array) -> pa.Array:
     kind, types = array.type, pa.types
     if types.is_timestamp(kind) and kind.unit == "ns":
         micros, valid = to_microseconds(array, None)
-        return pa.array(micros, pa.int64(), mask=~valid).cast(pa.timestamp("us", kind.tz))
+        return from_numpy(micros, valid).cast(pa.timestamp("us", kind.tz))
     if types.is_struct(kind):
         parts = [cut_nanoseconds(pc.struct_field(array, [index])) for index in range(kind.num_fields)]
         fields = [kind.field(index).with_type(part.type) for index, part in enumerate(parts)]
@@ -153,9 +153,9 @@ def cut_nanoseconds(array: pa.Array) -> pa.Array:
         values = cut_nanoseconds(array.flatten())
         if values.type == kind.value_type:
             return array
-        of_lists, offset = (pa.ListArray, np.int32) if types.is_list(kind) else (pa.LargeListArray, np.int64)
+        of_lists, offset = (pa.ListArray, pa.int32) if types.is_list(kind) else (pa.LargeListArray, pa.int64)
         lengths = to_numpy(pc.list_value_length(array))
-        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(offset))
+        ends = from_numpy(np.append(0, np.cumsum(lengths))).cast(offset())
         return of_lists.from_arrays(ends, values, mask=array.is_null())
     return array
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.arrow_compute import from_numpy, to_numpy
 from alignment.arrow_times import LikelyUnit, cut_nanoseconds, format_timestamp, likely_unit, to_microseconds
 from alignment.column_paths import column_at
 from alignment.exceptions import InvalidTimestampError
@@ -65,7 +66,7 @@ class _Records:
 
     def only(self, rows: npt.NDArray[np.intp]) -> _Records:
         """Return the records at these indices alone."""
-        return self._part(self.batch.take(pa.array(rows)), rows)
+        return self._part(self.batch.take(from_numpy(rows)), rows)
 
     def _part(self, batch: pa.RecordBatch, rows: slice | npt.NDArray[np.intp]) -> _Records:
         times, timestamps = self.times, self.source_timestamps
@@ -128,12 +129,12 @@ class RowShaper:
         keep = self._kept(records)
         columns = [self._column(field, records) for field in self.schema]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return rows if keep is None else rows.filter(pa.array(keep))
+        return rows if keep is None else rows.filter(from_numpy(keep))
 
     def watermark_row(self, time_us: int) -> pa.RecordBatch:
         """Return one row with an event time, and null in all other columns."""
         columns = [
-            pa.array([time_us], pa.int64()).cast(field.type)
+            from_numpy(np.array([time_us])).cast(field.type)
             if field.name == self.event_time
             else pa.nulls(1, field.type)
             for field in self.schema
@@ -208,7 +209,7 @@ class RowShaper:
         if field.name == self.event_time:
             if column >= 0 and times.valid.all() and _are_as_written(batch.column(column), times.values):
                 return batch.column(column).cast(field.type)  # without a copy
-            return pa.array(times.values, mask=~times.valid).cast(field.type)
+            return from_numpy(times.values, times.valid).cast(field.type)
         if field.name in self.metadata:
             return _metadata(field, records)
         if column >= 0:
@@ -344,19 +345,19 @@ def _metadata(field: pa.Field, records: _Records) -> pa.Array:
     if field.name == "_split":
         return pa.repeat(pa.scalar(records.split_id, field.type), rows)
     if field.name == "_position":
-        return pa.array(records.positions, field.type)
+        return from_numpy(records.positions)
     if field.name == "_late":
-        return pa.array(records.late, field.type)
+        return from_numpy(records.late)
     if (timestamps := records.source_timestamps) is None:
         return pa.nulls(rows, field.type)
-    return pa.array(timestamps, mask=timestamps == NO_TIMESTAMP).cast(field.type)
+    return from_numpy(timestamps, timestamps != NO_TIMESTAMP).cast(field.type)
 
 
 def _are_as_written(column: pa.Array, times_us: Int64Array) -> bool:
     """Return whether a column is in microseconds, and, where it has no zone, in UTC."""
     if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
         return False
-    return column.type.tz is not None or np.array_equal(column.cast(pa.int64()).to_numpy(), times_us)
+    return column.type.tz is not None or np.array_equal(to_numpy(column.cast(pa.int64())), times_us)
 
 
 def _printed(value: pa.Scalar) -> str:
@@ -374,7 +375,7 @@ def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Ar
         # Not a cast: an unsafe cast wraps times that overflow microseconds, a safe cast refuses nanoseconds.
         micros, fits = to_microseconds(column, None)
         if is_event_time or fits.sum() == len(column) - column.null_count:
-            return pa.array(micros, pa.int64(), mask=~fits).cast(field.type)
+            return from_numpy(micros, fits).cast(field.type)
         first = int(np.argmin(fits | column.is_null().to_numpy(zero_copy_only=False)))
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {column[first].value} lies beyond "

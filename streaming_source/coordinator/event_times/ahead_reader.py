@@ -10,6 +10,7 @@ from typing import Any, Generic
 import numpy as np
 import pyarrow as pa
 
+from alignment.arrow_compute import from_numpy
 from alignment.column_paths import top_level_column
 from alignment.split_generators import LatestWatermark
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
@@ -262,7 +263,7 @@ class _TimesOutput(SourceOutput):
         records = None
         if self._columns:
             names = sorted({top_level_column(column, batch.schema.names) for column in self._columns})
-            records = batch.select(names).take(pa.array(np.arange(batch.num_rows)))
+            records = batch.select(names).take(from_numpy(np.arange(batch.num_rows)))
         self._blocks.append(
             FetchedBlock(positions if isinstance(positions, int) else np.array(positions, np.int64), times, records)
         )

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from alignment.arrow_compute import from_numpy
 from alignment.column_paths import top_level_column
 from alignment.shown import log_of
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
@@ -267,7 +268,7 @@ def _decoded(
         count = int(kept.sum())
         if count:
             part = chunk._replace(first=number, rows=count)
-            yield part, batch.filter(pa.array(kept)), None if dropped is None else dropped[kept]
+            yield part, batch.filter(from_numpy(kept)), None if dropped is None else dropped[kept]
         number += count
 
 
@@ -308,4 +309,4 @@ def _without(dropped: BoolArray, batch: pa.RecordBatch, chunk: Chunk, path: str)
     )
     kept = np.flatnonzero(~dropped)
     if kept.size:
-        yield RecordBlock(batch.filter(pa.array(~dropped)), kept + chunk.first)
+        yield RecordBlock(batch.filter(from_numpy(~dropped)), kept + chunk.first)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import json as arrow_json
 
 from alignment import arrow_compute as pc
-from alignment.arrow_compute import to_numpy
+from alignment.arrow_compute import from_numpy, to_numpy
 from alignment.watermarks import BoolArray
 from streaming_source.data_files.evolution import types_in
 from streaming_source.data_files.faults import malformed_as
@@ -271,8 +271,8 @@ def _typed(
         of_lists = [
             None if mask is None else np.bincount(of_list[mask], minlength=len(column)) > 0 for mask in (unfit, bad)
         ]
-        is_null = column.is_null() if of_lists[0] is None else pc.or_(column.is_null(), pa.array(of_lists[0]))
-        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        is_null = column.is_null() if of_lists[0] is None else pc.or_(column.is_null(), from_numpy(of_lists[0]))
+        ends = from_numpy(np.append(0, np.cumsum(lengths))).cast(pa.int32())
         array = pa.ListArray.from_arrays(ends, values, data_type, mask=is_null)
         return array, of_lists[0], of_lists[1]
     if pa.types.is_binary(data_type):

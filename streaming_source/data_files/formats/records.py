@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from alignment.arrow_compute import from_numpy
 from alignment.shown import log_of
 from alignment.time_texts import UTC
 from alignment.watermarks import BoolArray
@@ -308,7 +309,7 @@ class RecordFormat(LineFormat):
         for part, _, bad in parts:
             if bad is not None:
                 malformed[part] = bad
-        order = pa.array(np.argsort(np.concatenate([part for part, _, _ in parts])))
+        order = from_numpy(np.argsort(np.concatenate([part for part, _, _ in parts])))
         return [
             pa.concat_arrays([arrays[i] for _, arrays, _ in parts]).take(order) for i in range(len(fields))
         ], malformed
