@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from streaming_source import read_stream
+from tests.examples import one_in
 from tests.spark.reading import SECOND, T0, micros, put, read_all, read_batch, stamps
 
 US_PER_DAY = 86_400_000_000
@@ -117,7 +118,7 @@ def test_a_geometry_is_read_as_its_bytes(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("shredded", [True, False])
+@pytest.mark.parametrize("shredded", one_in(2, [True, False]))
 def test_a_variant_is_one_also_within_others_and_where_its_parts_are_columns(
     spark: SparkSession, tmp_path: Path, shredded: bool
 ) -> None:

@@ -62,6 +62,7 @@ class TestCommits(Tables):
         return f"{split}.parquet@v{self.version_of(split)}"
 
 
+@pytest.mark.soak
 class TestSnapshot(Tables):
     """What is written before the source is created is in the snapshot, under its version."""
 

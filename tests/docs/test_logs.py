@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.docs.pages import ROOT, code
+from tests.examples import one_in
 
 LOGS: Final = {
     "hadoop": (
@@ -34,7 +35,7 @@ LOGS: Final = {
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("name", one_in(4, LOGS))
 def test_the_lines_of_each_hour_are_counted(spark: SparkSession, name: str, tmp_path: Path) -> None:
     written, right = LOGS[name]
     (tmp_path / "logs").mkdir()

@@ -320,6 +320,7 @@ def test_a_batch_read_has_every_row_with_every_type(
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("_stopped")
+@pytest.mark.soak
 def test_a_table_that_is_dropped_while_it_is_in_work_fails_the_query_and_is_named(
     spark: SparkSession, connector: ModuleType, skewed: Database, tmp_path: Path
 ) -> None:

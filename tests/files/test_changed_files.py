@@ -285,6 +285,7 @@ def test_a_look_at_directories_that_have_settled_sees_their_last_files_and_those
 # ---- a user's query --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_query_over_logs_that_are_appended_to_fails_with_the_file_and_goes_on_once_it_is_set_right(
     spark: SparkSession, tmp_path: Path
 ) -> None:

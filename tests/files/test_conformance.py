@@ -49,6 +49,7 @@ class TestDirectories(Files):
         yield 1, b'["a",120,"part-03",null,4]', FileSplit("a", 120, "part-03", None, 4)
 
 
+@pytest.mark.soak
 class TestFilesOneByOne(Files):
     """Each file is finite."""
 

@@ -104,7 +104,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished_log, "_FILES_MERGED", 3)
 
 
-@pytest.mark.parametrize(("killed", "layout"), one_in(5, product(STEPS, LAYOUTS)))
+@pytest.mark.parametrize(("killed", "layout"), one_in(11, product(STEPS, LAYOUTS)))
 def test_every_row_is_read_once_however_often_it_is_killed_at_one_step(
     tmp_path: Path, layout: str, killed: str
 ) -> None:

@@ -250,6 +250,7 @@ def test_a_password_in_a_uri_is_not_told() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_spark_reads_s3_in_batch_and_as_a_stream_and_writes_no_key_down(
     spark: SparkSession, s3: Store, tmp_path: Path
 ) -> None:

@@ -259,7 +259,7 @@ def test_event_times_of_the_next_cut_are_loaded_while_a_micro_batch_is_read(
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("seed", one_in(50, range(300)))
+@pytest.mark.parametrize("seed", one_in(100, range(300)))
 def test_a_scan_that_is_slow_killed_and_restarted_gives_the_micro_batches_of_one_that_had_finished(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.tables.changing import read_with_kills
 from tests.tables.reading import read_all
 
 
-@pytest.mark.parametrize("seed", one_in(8, range(40)))
+@pytest.mark.parametrize("seed", one_in(20, range(40)))
 def test_a_stream_with_kills_brings_what_a_batch_has(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         table = RandomTable(Path(folder), seed)

@@ -76,6 +76,7 @@ def test_each_way_in_leads_to_the_table(spark: SparkSession, skewed: tuple[Path,
     assert from_source(session, source, strategy, "devices", batch=True).count() == DEVICES * ROWS
 
 
+@pytest.mark.soak
 def test_a_table_is_read_while_it_is_written_and_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     table = create(tmp_path / "t", rows([0], n=0).schema)
     for part in range(4):

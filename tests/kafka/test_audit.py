@@ -109,6 +109,7 @@ def test_a_query_whose_driver_was_killed_by_sigkill_is_counted_to_the_record(top
     assert found.dropped > 0
 
 
+@pytest.mark.soak
 def test_records_behind_retention_are_unknown(spark_kafka: SparkSession, topic: Topic, tmp_path: Path) -> None:
     checkpoint, sink = tmp_path / "checkpoint", Sink("append")
     topic.create(3)

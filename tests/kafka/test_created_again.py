@@ -88,6 +88,7 @@ def test_each_record_of_a_topic_that_is_created_again_is_read_once(topic: Topic,
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_spark_query_reads_each_record_of_a_topic_that_is_created_again_once(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

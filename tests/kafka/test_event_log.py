@@ -18,6 +18,7 @@ from tests.spark.test_event_log import replayed_rows
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.soak
 def test_the_log_of_a_query_over_a_topic_replays_to_its_micro_batches(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

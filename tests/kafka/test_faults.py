@@ -379,6 +379,7 @@ def test_a_secret_is_in_no_checkpoint_and_no_progress(spark: SparkSession, topic
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_restart_after_a_crash_goes_on_with_the_topic_that_was_created_again(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from alignment.watermarks import MAX_WATERMARK
 from streaming_source.connectors import KafkaSource
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.spark.datasource import AlignedDataSource
+from tests.examples import one_in
 from tests.kafka.support import SKEWS, by_split, format_options, on_executor, reading, records, to_end
 from tests.kafka.topics import CODECS, Record, Topic, wait_until
 from tests.spark.one_source import check_that_all_ways_read_the_same
@@ -242,7 +243,7 @@ def in_order(batches: Iterable[list[Record]]) -> list[Record]:
     return sorted((r for batch in batches for r in batch), key=lambda r: (r.partition, r.offset))
 
 
-@pytest.mark.parametrize("max_rows", [None, 37])
+@pytest.mark.parametrize("max_rows", one_in(2, [37, None]))
 def test_every_micro_batch_can_be_read_again_after_a_restart_at_any_step(topic: Topic, max_rows: int | None) -> None:
     topic.create(partitions=3).write_logs(SKEWS["one-tiny"])
     topic.transaction(numbered(9), end="abort")

@@ -61,6 +61,7 @@ def test_a_pattern_chooses_the_topics_that_it_chooses_with_sparks_own_source(
         assert topics_of(ours) == topics_of(theirs) != set()
 
 
+@pytest.mark.soak
 def test_a_query_from_latest_reads_all_that_is_written_once_it_has_processed_all_available(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
@@ -218,6 +219,7 @@ def batches_of(frame: DataFrame, checkpoint: Path) -> dict[int, Rows]:
     return read
 
 
+@pytest.mark.soak
 def test_available_now_run_again_with_more_records_between_gives_each_once(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:

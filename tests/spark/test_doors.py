@@ -81,6 +81,7 @@ def log_of(spark: SparkSession, path: Path) -> Iterator[None]:
         appender.stop()
 
 
+@pytest.mark.soak
 def test_spark_logs_of_no_query_that_a_data_source_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
     warning = "replaced a statically registered data source"
     write_file(tmp_path / "logs" / "a" / "f.parquet", T0 + np.arange(3) * SECOND)

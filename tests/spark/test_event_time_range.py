@@ -60,7 +60,7 @@ def rows_read(source: AlignedDataSource) -> int:
 # ---- without Spark: the data source's own reader ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=one_in(2, SAMPLES), ids=lambda sample: sample.id)
+@pytest.fixture(scope="module", params=one_in(4, SAMPLES), ids=lambda sample: sample.id)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Sample]:
     """Six files in blocks of five rows, a second between records, a little out of order; one has no event time."""
     sample, root = request.param, tmp_path_factory.mktemp("in")

@@ -318,6 +318,7 @@ def test_the_observed_metrics_count_rows_and_late_ones(spark: SparkSession, tmp_
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_the_session_time_zone_makes_no_difference(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
     write_logs(tmp_path / "in", SKEWS["one-tiny"])
     zone = spark.conf.get("spark.sql.session.timeZone")

@@ -13,6 +13,7 @@ import streaming_source
 from alignment import WatermarkStrategy
 from streaming_source.connectors.files import CsvFormat, FileSource
 from tests.data_files.samples import SAMPLES, SCHEMA, Sample
+from tests.examples import one_in
 from tests.spark.answers import Windows
 from tests.spark.support import MINUTE, SKEWS, Logs, Run, available_now
 from tests.spark.twin import Twin, frame
@@ -56,7 +57,7 @@ def test_windows_of_a_stream_are_those_of_the_batch_result_on_spark(
     assert run.rows == naive(LOGS)
 
 
-@pytest.mark.parametrize("split_by", ["directory", "file"])
+@pytest.mark.parametrize("split_by", one_in(2, ["directory", "file"]))
 @pytest.mark.parametrize("sample", FORMATS, ids=lambda sample: sample.id)
 def test_windows_of_a_stream_are_those_of_all_records(sample: Sample, split_by: str, tmp_path: Path) -> None:
     options = written(tmp_path / "in", sample) | {"splitBy": split_by}

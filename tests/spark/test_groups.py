@@ -57,7 +57,7 @@ def test_any_name_is_a_group_of_the_sources_of_a_query_and_none_is_no_group(
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "end",
-    [pytest.param(end, marks=[pytest.mark.soak] if end in ("stopped", "finished") else []) for end in groups.ENDS],
+    [pytest.param(end, marks=[] if end == "killed" else [pytest.mark.soak]) for end in groups.ENDS],
 )
 def test_a_source_that_is_gone_or_has_nothing_more_to_say_lets_the_other_go_on(
     spark: SparkSession, tmp_path: Path, end: str

@@ -83,6 +83,7 @@ def seconds(begin: int, end: int, step: int = 1) -> np.ndarray:
         *(pytest.param("abc", split_by, marks=pytest.mark.soak) for split_by in ("directory", "file")),
     ],
 )
+@pytest.mark.soak
 def test_a_union_with_an_empty_source_counts_all_records_in_two_runs(
     spark: SparkSession, tmp_path: Path, names: str, split_by: str
 ) -> None:

@@ -36,6 +36,7 @@ def listener(spark: SparkSession) -> Iterator[AlignmentListener]:
     spark.streams.removeListener(made)
 
 
+@pytest.mark.soak
 def test_spark_counts_a_watermark_row_and_the_statistics_do_not(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:

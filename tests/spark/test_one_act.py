@@ -27,6 +27,7 @@ from streaming_source.connectors import FileSource
 from streaming_source.exceptions import OptionError, SchemaError
 from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.query_advice import ALLOW_MULTIPLE
+from tests.examples import one_in
 from tests.spark.conftest import Loader
 from tests.spark.support import (
     SECOND,
@@ -181,6 +182,7 @@ def test_with_exact_watermark_needs_no_option_and_finds_the_column(stream: Loade
         with_exact_watermark(stream(tmp_path), "when")
 
 
+@pytest.mark.soak
 def test_drop_duplicates_within_watermark(spark: SparkSession, exact: Loader, tmp_path: Path) -> None:
     # Each record is in both logs, four seconds apart; one log is read long before the other.
     times = T0 + np.arange(400) * SECOND
@@ -261,7 +263,7 @@ def started(frame: DataFrame) -> None:
         frame.collect()
 
 
-@pytest.mark.parametrize("column", ["ts", "t"])
+@pytest.mark.parametrize("column", one_in(2, ["ts", "t"]))
 def test_a_zone_that_nobody_has_said_is_not_guessed(spark: SparkSession, tmp_path: Path, column: str) -> None:
     write_table(tmp_path / "a" / "f.parquet", pa.table({"ts": pa.array([T0], pa.timestamp("us")), "t": ["2023-11-14"]}))
     for reader in (spark.readStream, spark.read):
@@ -285,7 +287,7 @@ def test_connectors_and_names_are_found_where_a_user_looks_for_them() -> None:
 # ---- columns of the data that are called as metadata ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [1, True])
+@pytest.mark.parametrize("value", one_in(2, [1, True]))
 def test_columns_of_the_data_that_are_called_as_metadata_are_the_users(
     spark: SparkSession, tmp_path: Path, value: object
 ) -> None:

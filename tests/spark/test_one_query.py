@@ -92,6 +92,7 @@ def test_a_join_of_two_backlogs_takes_the_micro_batches_of_its_read_limits(
     assert max(kept) <= 2 * ROWS + 2 * 10
 
 
+@pytest.mark.soak
 def test_the_first_micro_batch_is_aligned_where_one_source_begins_later(spark: SparkSession, tmp_path: Path) -> None:
     logs = {
         "left": T0 + np.arange(300, 500, dtype=np.int64) * SECOND,

@@ -64,6 +64,7 @@ def test_a_stream_stream_join_gives_the_rows_of_the_batch_join_and_ends_without_
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_join_goes_on_after_a_restart_in_which_one_side_has_nothing_more_to_say(
     spark: SparkSession, batch: Loader, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ class AtMarkers(WatermarkGenerator):
     ],
     ids=" and ".join,
 )
+@pytest.mark.soak
 def test_windows_are_those_of_the_batch_where_a_marker_closes_them_and_the_sources_own_watermark_is_sparks(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:

@@ -57,6 +57,7 @@ def test_splits_that_are_far_ahead_are_paused_at_their_one_client_and_windows_ar
     assert results == expected
 
 
+@pytest.mark.soak
 def test_a_client_that_cannot_pause_is_refused_unless_its_splits_may_run_ahead(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def test_the_default_trigger_reads_20_of_20_rows_beside_an_empty_directory(
     assert len(run.rows) == 20
 
 
+@pytest.mark.soak
 def test_process_all_available_covers_the_12_files_that_were_written_before_it(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
@@ -119,6 +120,7 @@ def test_the_output_of_another_query_is_read_by_its_log(
         assert len(available_now(spark, frame, tmp_path / f"cp-{split_by}").rows) == 10
 
 
+@pytest.mark.soak
 def test_what_sparks_own_writer_appends_to_a_running_query_is_read_with_its_metadata(
     spark: SparkSession, stream: Loader, tmp_path: Path
 ) -> None:
@@ -200,6 +202,7 @@ def test_where_no_zone_is_set_times_without_one_are_in_that_of_the_jvm(spark: Sp
 
 
 @pytest.mark.parametrize("split_by", ["directory", pytest.param("file", marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_bounded_query_that_has_ended_and_is_started_again_warns_that_later_files_are_not_part_of_it(
     spark: SparkSession, stream: Loader, tmp_path: Path, split_by: str
 ) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import one_in
 from tests.spark.repaired import WINDOWS, check_seed
 from tests.spark.repaired_files import Files
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.soak) for n in range(5, 300))])
+@pytest.mark.parametrize("seed", one_in(101, range(300)))
 def test_once_quiet_the_target_is_the_batch_over_all_records(tmp_path: Path, seed: int) -> None:
     lateness = "none" if seed % 5 == 3 else "bounded"
     data = Files(tmp_path / "in", splitBy="file" if seed // 4 % 2 else "directory", lateness=lateness)

@@ -52,6 +52,7 @@ def test_they_are_with_reports_in_a_directory_and_no_port(spark: SparkSession, t
 
 
 @pytest.mark.parametrize("trigger", one_in(2, ["availableNow", "processingTime"]))
+@pytest.mark.soak
 def test_splits_that_their_reader_alone_knows_the_end_of_are_read_to_the_end_and_hold_nobody(
     spark: SparkSession, tmp_path: Path, trigger: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_what_is_appended_between_runs_to_the_end_is_read_once(spark: SparkSessi
     assert rows == sorted((split, k) for split, times in SMALL.items() for k in range(times.size))
 
 
+@pytest.mark.soak
 def test_a_split_that_is_idle_lets_the_windows_of_the_others_out(spark: SparkSession, tmp_path: Path) -> None:
     append_log(tmp_path / "logs", "early", SMALL["split-0"][:5])
     append_log(tmp_path / "logs", "late", SMALL["split-1"])

@@ -6,12 +6,16 @@ import json
 import re
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
+from streaming_source import read_stream
 from streaming_source.data_files.stores import Root, StorageOptions
 from streaming_source.exceptions import AlignmentError
 from streaming_source.spark.datasource import source_class
 from streaming_source.spark.option_text import with_secrets_hidden, with_secrets_shown
 from streaming_source.spark.options import SECRET_OPTIONS
+from tests.spark import test_secrets
 
 SECRET = "tell/no+body@all"
 
@@ -52,3 +56,16 @@ def test_no_error_shows_the_login_of_a_path(uri: str, storage: dict[str, str]) -
         root.open()
     for text in (str(raised.value), repr(raised.value), repr(root)):
         assert not re.search("tell|body", text)
+
+
+def test_no_plan_and_no_error_of_a_load_shows_a_secret(spark: SparkSession) -> None:
+    """`test_secrets.py` runs queries, in `make soak`, and looks at all that is printed and written down."""
+    shown = []
+    for login in test_secrets.LOGINS:
+        frame = read_stream(spark).format("aligned_kafka").options(**login).load()
+        shown += [frame._jdf.queryExecution().toString(), repr(frame)]
+    for name, place, options in test_secrets.REFUSED:
+        with pytest.raises((AlignmentError, PySparkException)) as raised:
+            read_stream(spark).format(name).options(eventTimeColumn="t", **options).load(place).explain(True)
+        shown += [str(raised.value), repr(raised.value)]
+    assert not [text for text in shown if test_secrets.SECRET in text]

@@ -31,7 +31,7 @@ def login():
 """
 
 _KAFKA = {"subscribe": "orders", "kafka.bootstrap.servers": "127.0.0.1:1"}
-_LOGINS = [
+LOGINS = [
     {
         **_KAFKA,
         "kafka.security.protocol": "SASL_SSL",
@@ -41,7 +41,7 @@ _LOGINS = [
     },
 ]
 """Options of sources that are loaded without a connection."""
-_REFUSED = [
+REFUSED = [
     ("aligned_iceberg", "db.t", {"catalog.type": "rest", "catalog.uri": "http://127.0.0.1:1", "catalog.token": SECRET}),
     ("aligned_iceberg", "db.t", {"catalog.type": "sql", "catalog.uri": f"postgresql://u:{SECRET}@127.0.0.1:1/x"}),
     ("aligned_files", f"s3://AKIA:{SECRET}/of-aws@bucket/data", {}),
@@ -137,7 +137,8 @@ def _stopped() -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("session", ["classic", pytest.param("connect", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("session", ["classic", "connect"])
 def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
     s3_endpoint: str, tmp_path: Path, session: str
 ) -> None:
@@ -148,7 +149,7 @@ def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
     secret = {f"storage.{name}": f"{SECRET}-{name}" for name in names}
     fixed = {name: value for name, value in store.options.items() if name not in secret}
     (tmp_path / "events").mkdir()
-    (tmp_path / "options.json").write_text(json.dumps([fixed, secret, _LOGINS, _REFUSED]))
+    (tmp_path / "options.json").write_text(json.dumps([fixed, secret, LOGINS, REFUSED]))
     modules = tmp_path / "modules"
     modules.mkdir()
     (modules / "my_keys.py").write_text(_KEYS)
@@ -182,7 +183,7 @@ def test_secrets_are_in_no_plan_offset_log_event_log_progress_or_report(
     if session == "classic":
         # As whatever is no secret is found.
         assert any(b"shown-to-all" in written[name] for name in written if name.startswith("events"))
-        assert written["stdout"].count(b"refused") >= len(_REFUSED) - 1
+        assert written["stdout"].count(b"refused") >= len(REFUSED) - 1
         assert b" DEBUG " in written["stderr"]
     shown = [name for name, content in written.items() if SECRET.encode() in content]
     assert not shown, {name: _around(written[name]) for name in shown}

@@ -101,12 +101,11 @@ def test_with_the_largest_watermark_each_door_refuses_a_frame(spark: SparkSessio
         door()
 
 
-def test_what_counts_is_the_policy_of_the_query_or_that_of_its_checkpoint(
+def test_a_policy_that_is_set_after_the_frames_were_made_fails_the_query_and_its_restart(
     spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
     query = counted(load(spark, logs, "slow"), load(spark, logs, "fast"))
     with setting(spark, POLICY, "max"):
-        # Set after the frames were made.
         run = Run(spark, query, tmp_path / "max", trigger={"availableNow": True}, files=tmp_path / "out")
         with fails_with(f"{POLICY} is max"):
             run.query.awaitTermination(60)
@@ -115,7 +114,9 @@ def test_what_counts_is_the_policy_of_the_query_or_that_of_its_checkpoint(
     with fails_with("give it a new checkpointLocation"):
         again.query.awaitTermination(60)
 
-    # A checkpoint with the smallest: the session does not change that any more.
+
+@pytest.mark.soak
+def test_a_session_does_not_change_the_policy_of_a_checkpoint(spark: SparkSession, logs: Path, tmp_path: Path) -> None:
     query = counted(load(spark, logs, "slow", bounded=False), load(spark, logs, "fast", bounded=False))
     available_now(spark, query, tmp_path / "min", files=tmp_path / "found")
     for name, step in STEPS.items():
@@ -162,6 +163,7 @@ def all_of(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.soak
 def test_the_same_comes_out_beside_all_settings_that_may_be_set_together(
     spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:
@@ -220,6 +222,7 @@ def test_columns_in_names_are_text_where_the_session_says_so(spark: SparkSession
         assert [row.n for row in batch.collect()] == ["007" if value == "false" else 7]
 
 
+@pytest.mark.soak
 def test_spark_refuses_the_continuous_trigger_and_asynchronous_progress_of_state(
     spark: SparkSession, logs: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def counted(spark: SparkSession, folder: Path, kind: str, **options: Any) -> tup
     return windows, dropped, len(run.progress)
 
 
+@pytest.mark.soak
 def test_every_row_of_a_compacted_table_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     """The case that lost the most: 1,500 of 12,000 were counted where the bound held for what is there as well."""
     kind = "Delta, compacted"

@@ -44,6 +44,7 @@ class TestScripted(SourceConformance):
         yield 1, b'{"position":7,"split_id":"a","start":5,"stop":null}', RecordSplit("a", 7, None, 5)
 
 
+@pytest.mark.soak
 class TestScriptedWithAFetcherForEachSplit(TestScripted):
     """A split that is far ahead is not fetched, whether or not its `SplitReader` can pause."""
 
@@ -51,6 +52,7 @@ class TestScriptedWithAFetcherForEachSplit(TestScripted):
     pausable = False
 
 
+@pytest.mark.soak
 class TestScriptedWithGaps(TestScripted):
     """Positions as those of a log from which records are deleted."""
 
