@@ -159,8 +159,10 @@ bench-quick: $(STAMP) java ## run the benchmarks on small inputs
 	@echo "==> benchmarks, quick"
 	@$(PYTHON) -m benchmarks --quick
 
-notebooks: $(STAMP) java ## execute the notebooks and store what they print and draw (that on Kafka after `make kafka`)
-	@$(PYTHON) notebooks/store.py
+# To store what they print and draw: .venv/bin/python notebooks/store.py NAME, for those on Kafka beside `make kafka`.
+notebooks: $(CLASSES) java ## execute all notebooks, those on Kafka too, and compare what they print and draw with what is stored
+	@echo "==> notebooks"
+	@$(PYTHON) -m pytest tests/notebooks tests/kafka/test_notebook.py -n 2 --dist worksteal --durations=12
 
 clean: ## remove caches, outputs and .venvs (keeps .venv)
 	@echo "==> removing caches and outputs"

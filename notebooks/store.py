@@ -1,4 +1,4 @@
-"""Executes notebooks and stores what they print and draw: `python notebooks/store.py [NAME ...]`, `make notebooks`."""
+"""Executes notebooks and stores what they print and draw: `python notebooks/store.py [NAME ...]`."""
 
 import sys
 from pathlib import Path

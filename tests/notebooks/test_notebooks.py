@@ -16,7 +16,7 @@ from tests.notebooks.executed import NOTEBOOKS, pictures, run_cells, stored
 NAMES = sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 KAFKA = ("from_history_to_live", "kafka_after_outage")
 CHEAP = ("your_data",)
-"""It prints what `audit` and `advise` print; `make soak` runs the others."""
+"""It prints what `audit` and `advise` print; `make notebooks` runs the others too, in CI on every change."""
 
 _OF_A_MACHINE = re.compile(r"/(tmp|home|root|work|Users|usr|opt|private|var)/|\b(WARN|ERROR|Traceback|Picked up)\b")
 
