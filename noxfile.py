@@ -26,12 +26,13 @@ CORE = [
     "tests/files/test_files.py",
 ]
 
-# On PySpark before 4.2: these, but for errors that Spark words there; the calls that differ; late records that repair
-# their windows; a query over Spark's own source that is taken over; the demo; and claims, from hop to hop, under kills.
+# On PySpark before 4.2: these; the calls that differ; nightly runs; late records that repair their windows; a query
+# over Spark's own source that is taken over; the demo; and claims, from hop to hop, under kills.
 BEFORE_4_2 = [
-    *(file for file in CORE if file != "tests/spark/test_misuse.py"),
+    *CORE,
     "tests/cli/test_demo.py",
     "tests/spark/test_before_4_2.py",
+    "tests/spark/test_nightly_runs.py",
     "tests/spark/test_repair.py",
     "tests/kafka/test_take_over.py",
 ]
