@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.spark.support import SECOND, T0, UTC_US, write_file
 
 __all__ = ["COURSES", "Course", "OnCall", "Situation"]
 
+_SELDOM_S = 10
 FUTURE_S = (4_070_908_800 * SECOND - T0) // SECOND
 """2099, in seconds from the first event time on."""
 
@@ -299,7 +301,7 @@ def start_it_twice(on_call: OnCall) -> None:
 
 
 def seldom_triggered(on_call: OnCall) -> None:
-    _two_splits(on_call, trigger={"processingTime": "5 seconds"}, idleTimeout="1 hour")
+    _two_splits(on_call, trigger={"processingTime": f"{_SELDOM_S} seconds"}, idleTimeout="1 hour")
 
 
 class Application:
@@ -318,7 +320,9 @@ class Application:
 
 def start_another_application(on_call: OnCall) -> None:
     on_call.others.append(Application(on_call.folder))
-    # It comes first, as it waits for no trigger.
+    # It waits for no trigger, so it comes first if something comes just after a trigger of this one, which are at round
+    # times.
+    time.sleep(_SELDOM_S + 1 - time.time() % _SELDOM_S)
     on_call.let_come(["a", "b"])
 
 
@@ -921,6 +925,8 @@ COURSES: tuple[Course, ...] = (
 if __name__ == "__main__":
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    OnCall(session.getOrCreate(), Path(sys.argv[1])).start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    query = OnCall(session.getOrCreate(), Path(sys.argv[1])).start(maxOutOfOrderness="2 seconds", idleTimeout="1 hour")
+    # Else the other one plans a micro-batch after this one has looked for the last one, and before it has its planner.
+    query.processAllAvailable()
     print("started", flush=True)
     sys.stdin.read()

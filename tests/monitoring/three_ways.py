@@ -147,8 +147,9 @@ def _wrong_in_the_log(on_call: OnCall, situation: Situation, log: str) -> list[s
 if __name__ == "__main__":
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     session = session.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    # A query reports each 200 ms, and what was late stays in `explain` while it waits for its look.
-    session = session.config("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    # A query reports each 200 ms, and what was late stays in both answers while it waits for its look.
+    for kept in ("numRecentProgressUpdates", "minBatchesToRetain"):
+        session = session.config(f"spark.sql.streaming.{kept}", "10000")
     # Its progress bar would stand before lines of the log.
     session = session.config("spark.ui.showConsoleProgress", "false")
     wanted = [course for course in COURSES if not sys.argv[3:] or course.begin.__name__ in sys.argv[3:]]
