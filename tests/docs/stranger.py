@@ -80,7 +80,8 @@ def walk(folder: Path) -> Walk:
     assert counted.partition("\n\nThese lines")[0] == audited.partition("\n\nWith maxOutOfOrderness")[0]
 
     shown = walked.run("first query", "python -", code(FIRST_QUERY)).splitlines()
-    assert [line for line in shown if line.startswith(("[Row", "['ts'"))] == printed(FIRST_QUERY)
+    rows = [line for line in shown if line.startswith(("[Row", "['ts'"))]
+    assert rows == printed(FIRST_QUERY), rows
     for command in commands(FIRST_QUERY):
         walked.run(re.sub(r"streaming-source (\w+).*", r"\1", command), command)
     assert (folder / "first-query" / "report.html").exists()

@@ -175,7 +175,8 @@ def test_the_page_on_the_first_query_prints_what_it_says(
     explained = "The watermark is at 2026-01-01 00:07:52 UTC: all that is there has been read, "
     assert f"{explained}nothing has come since" in text
     assert explained in " ".join(shown.split())
-    assert "split 'cellar' is the slowest" in " ".join(shown.split())
+    # Who reads between the steps may take longer than the default, and the cellar would then be late.
+    assert re.search("split 'cellar' is the slowest; it becomes idle in 5. min", " ".join(shown.split()))
     assert scope["events"].isStreaming
     for command in ("advise", "explain", "report"):
         commands = page.read_text(encoding="utf-8").replace("\\\n", " ")
