@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyspark.sql.types
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -305,8 +306,8 @@ def test_so_does_that_of_a_slip_which_spark_finds(spark: SparkSession, tmp_path:
     (tmp_path / "delta" / "_delta_log").mkdir()
     write_table(tmp_path / "day" / "a" / "1.parquet", day.drop(["wide"]))
     write_table(tmp_path / "wide" / "a" / "1.parquet", day.drop(["t"]))
-    # Spark has a type for times of the day since 4.2.
-    no_type = "or write it in another type" if IS_BEFORE_4_2 else ""
+    # Spark has a type for times of the day since 4.1.
+    no_type = "" if hasattr(pyspark.sql.types, "TimeType") else "or write it in another type"
     slips: dict[str, tuple[Callable[[], Any], str]] = {
         "a Delta table": (lambda: exact(str(tmp_path / "delta")), "or give a path without tables"),
         "the same, plainly": (lambda: plain(str(tmp_path / "delta")), "or give a path without tables"),
