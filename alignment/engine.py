@@ -157,10 +157,8 @@ class Engine:
                 probed = None if event.split_ids is None else self._in_work(event.split_ids)
                 self.idle_clock.probe(event.at_us, probed)
             case events.SplitsBlocked():
-                blocked = self.idle_clock.blocked
-                blocked.update(dict.fromkeys(self._in_work(event.unindexed), WaitsFor.RECORDS))
-                blocked.update(dict.fromkeys(self._in_work(event.split_ids), WaitsFor.TRANSACTION))
-                blocked.update(dict.fromkeys(self._in_work(event.unreachable), WaitsFor.SOURCE))
+                waits_for = event.waits_for()
+                self.idle_clock.blocked |= {split_id: waits_for[split_id] for split_id in self._in_work(waits_for)}
             case events.ScanMoved():
                 self._changed |= event.unscanned != self.unscanned
                 self.unscanned = frozenset(self._in_work(event.unscanned))
@@ -312,13 +310,10 @@ class Engine:
         self._max_rows, self._min_rows = max_rows, min_rows
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
         self._reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
-        generators = self._generators
-        conditions = self._conditions(max_rows, holds_rows=holds_rows)
+        before, *_, conditions = given = self._given(max_rows, holds_rows=holds_rows)
         ends = self.index.ends()
-        before = self.table if generators is None else generators.raised(self.table)
         if self._reactive is None:
-            advance = None if generators is None else generators.advance
-            plan = plan_micro_batch(before, self.index, self.rules, conditions, advance)
+            plan = plan_micro_batch(*given, None if self._generators is None else self._generators.advance)
         else:
             plan = self._reactive.plan(before, ends, conditions)
         self.idle_clock.track(self.table.positions < ends, plan.after.statuses, now_us)
@@ -335,14 +330,12 @@ class Engine:
         self._settle()
         if self.unscanned and min_rows is not None and total(self.unread()) < min_rows:
             return True
-        before = self.table if self._generators is None else self._generators.raised(self.table)
-        return awaits_scan(before, self.index, self.rules, self._conditions(max_rows))
+        return awaits_scan(*self._given(max_rows))
 
     def times_to_load(self, max_rows: int | None) -> list[tuple[str, int, int]]:
         """Return `(split_id, first, end)` of the blocks that the next plan will probably load. O(n log m)."""
         self._settle()
-        before = self.table if self._generators is None else self._generators.raised(self.table)
-        return times_to_load(before, self.index, self.rules, self._conditions(max_rows))
+        return times_to_load(*self._given(max_rows))
 
     def status_after(self, plan: MicroBatchPlan) -> SplitStatus:
         """Return what the source itself is after the last plan: active, idle or finished. O(n).
@@ -368,10 +361,8 @@ class Engine:
         self._settle()
         if self._record is not None:
             self._record(events.LookedAhead(max_rows, knows_all))
-        before = self.table if self._generators is None else self._generators.raised(self.table)
-        conditions = self._conditions(max_rows)
-        conditions = replace(conditions, draining=conditions.draining and knows_all)
-        return look_ahead(before, self.index, self.rules, conditions)
+        before, index, rules, conditions = self._given(max_rows)
+        return look_ahead(before, index, rules, replace(conditions, draining=conditions.draining and knows_all))
 
     def read_to_their_ends(self, max_rows: int) -> frozenset[str] | None:
         """Return splits that the next plan reads to their ends; None where these alone have `max_rows` records.
@@ -379,17 +370,20 @@ class Engine:
         As long as it is not None, more splits can be assigned. O(n log m); nothing is loaded.
         """
         self._settle()
-        before = self.table if self._generators is None else self._generators.raised(self.table)
-        read = read_to_their_ends(before, self.index, self.rules, self._conditions(None))
+        read = read_to_their_ends(*self._given(None))
         if total(self._records_behind(self.table)[read]) >= max_rows:
             return None
-        return frozenset(before.split_ids[slot] for slot in np.flatnonzero(read))
+        return frozenset(self.table.split_ids[slot] for slot in np.flatnonzero(read))
 
-    def _conditions(self, max_rows: int | None, *, holds_rows: bool = False) -> PlanConditions:
+    def _given(
+        self, max_rows: int | None, *, holds_rows: bool = False
+    ) -> tuple[SplitTable, EventTimeIndex, PlanningRules, PlanConditions]:
+        """Return what the next plan is a function of, as `plan_micro_batch` takes it."""
+        before = self.table if self._generators is None else self._generators.raised(self.table)
         marked = None if self._generators is None else self._generators.idle(self.table.split_ids)
         idle = self.idle_clock.idle(self.table, self._drains_from_us, marked)
         unscanned = self._among(self.unscanned) if self.unscanned else None
-        return PlanConditions(
+        conditions = PlanConditions(
             max_rows=max_rows,
             group_limit_us=self._group_limit_us,
             source_us=self._source_us,
@@ -401,6 +395,7 @@ class Engine:
             draining=self._drains_from_us is not None,
             holds_rows=holds_rows,
         )
+        return before, self.index, self.rules, conditions
 
     def _waits_for_rows(self, min_rows: int) -> bool:
         """Return whether there are too few rows, and more may come. Beyond a horizon more are known to exist."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from alignment.explain import WaitsFor
 from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK, Int64Array
@@ -172,6 +173,12 @@ class SplitsBlocked:
     split_ids: frozenset[str]
     unreachable: frozenset[str] = frozenset()
     unindexed: frozenset[str] = frozenset()
+
+    def waits_for(self) -> dict[str, WaitsFor]:
+        """Return what each of the splits waits for."""
+        waits_for = dict.fromkeys(self.unindexed, WaitsFor.RECORDS)
+        waits_for |= dict.fromkeys(self.split_ids, WaitsFor.TRANSACTION)
+        return waits_for | dict.fromkeys(self.unreachable, WaitsFor.SOURCE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,18 +110,10 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def start(
-        self,
-        rules: PlanningRules,
-        idle_timeout_us: int | None,
-        *,
-        by_reports: bool,
-        generates: bool = False,
-        counts_runs: bool = False,
-    ) -> None:
-        """Write down what an engine is made with; see `EngineStarted`."""
+    def start(self, started: EngineStarted) -> None:
+        """Write down what an engine is made with."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.write(EngineStarted(rules, idle_timeout_us, by_reports, generates, counts_runs))
+        self.write(started)
 
     def write(self, entry: object) -> None:
         """Write one entry: an event, a plan, or what an engine was made with. Not what generators keep of records."""

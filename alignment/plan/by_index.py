@@ -87,7 +87,7 @@ def plan_micro_batch(
     if unscanned is not None:
         # What is found later lets no more be read if the limit on rows, or a split that is scanned, sets the bound; and
         # no less if each split is cut before a record that is known.
-        most = _most_aligned(before, index, rules, conditions, bounding)
+        most = _aligned(before, index, rules, conditions, bounding & ~unscanned)
         first, at_most = (_first_wanted(index, rules, before.positions, limit) for limit in (aligned, most))
         is_bound = aligned == most or (limited_by is LimitedBy.ROWS and np.array_equal(first, at_most))
         awaits_scan = not (is_bound and (index.cut(first, bound) < available)[unscanned].all())
@@ -139,7 +139,8 @@ def awaits_scan(before: SplitTable, index: EventTimeIndex, rules: PlanningRules,
     idle, complete = conditions.flags(len(before))
     unread = (before.positions < index.ends()) | unscanned
     bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
-    if _most_aligned(before, index, rules, conditions, bounding) < latest_us:
+    # Whatever is found of the splits that are not scanned yet, alignment allows to read no further.
+    if _aligned(before, index, rules, conditions, bounding & ~unscanned) < latest_us:
         return False
     most = index.no_cut_behind(before.positions, latest_us) - before.positions
     return conditions.max_rows is None or total(most) <= conditions.max_rows
@@ -152,11 +153,8 @@ def read_to_their_ends(
 
     By the bounds of blocks alone: there may be more. O(n log m), and nothing is loaded.
     """
-    idle, complete = conditions.flags(len(before))
-    unread = before.positions < index.ends()
-    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
-    bound = _drift_bound(before, index, rules, conditions, bounding)
-    bound = min(bound, conditions.group_limit_us, conditions.horizon_us)
+    _, complete = conditions.flags(len(before))
+    bound = _aligned(before, index, rules, conditions, _bounding(before, index, rules, conditions))
     read: BoolArray = complete & (index.latest_times(before.positions) <= bound)
     return read
 
@@ -178,20 +176,21 @@ def times_to_load(
 
     No plan depends on it.
     """
-    idle, complete = conditions.flags(len(before))
-    unread = before.positions < index.ends()
-    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
-    bound = _drift_bound(before, index, rules, conditions, bounding)
-    bound = min(bound, conditions.group_limit_us, conditions.horizon_us)
+    bound = _aligned(before, index, rules, conditions, _bounding(before, index, rules, conditions))
     return index.to_load(before.positions, bound, conditions.max_rows)
 
 
-def _most_aligned(
+def _bounding(before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions) -> BoolArray:
+    """Return which splits bound the next micro-batch by what is known of them, `bool[n]`."""
+    idle, complete = conditions.flags(len(before))
+    return bounding_splits(rules, before.positions < index.ends(), idle, complete, conditions.draining)
+
+
+def _aligned(
     before: SplitTable, index: EventTimeIndex, rules: PlanningRules, conditions: PlanConditions, bounding: BoolArray
 ) -> int:
-    """Return how far alignment allows to read at most, whatever is found of the splits that are not scanned yet."""
-    assert conditions.unscanned is not None
-    bound = _drift_bound(before, index, rules, conditions, bounding & ~conditions.unscanned)
+    """Return how far drift, group and horizon allow to read."""
+    bound = _drift_bound(before, index, rules, conditions, bounding)
     return min(bound, conditions.group_limit_us, conditions.horizon_us)
 
 
@@ -227,9 +226,7 @@ def look_ahead(
     from alignment.groups import Lookahead
 
     conditions = conditions or PlanConditions()
-    idle, complete = conditions.flags(len(before))
-    unread, horizon_us = before.positions < index.ends(), conditions.horizon_us
-    bounding = bounding_splits(rules, unread, idle, complete, conditions.draining)
+    bounding, horizon_us = _bounding(before, index, rules, conditions), conditions.horizon_us
     reach_us: int | None = None
     if bounding.any():
         smallest_us = int(_reach(before, index, rules, conditions)[bounding].min())

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from alignment import events
 from alignment.combine import SplitStatus
-from alignment.explain import Explanation, LastBatch, WaitsFor
+from alignment.explain import Explanation, LastBatch
 from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.shown import log_of
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
@@ -503,14 +503,11 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         found = enumerator.blocked_splits(), enumerator.unreachable_splits(), enumerator.unindexed_splits()
         if not any(found):
             return
-        blocked, unreachable, unindexed = (
-            frozenset([split_id for split_id in split_ids if split_id in engine.index]) for split_ids in found
-        )
-        wait_for = dict.fromkeys(unindexed, WaitsFor.RECORDS) | dict.fromkeys(blocked, WaitsFor.TRANSACTION)
-        wait_for |= dict.fromkeys(unreachable, WaitsFor.SOURCE)
+        in_work = [frozenset([split_id for split_id in split_ids if split_id in engine.index]) for split_ids in found]
+        event = events.SplitsBlocked(*in_work)
         # Triggers come every few milliseconds: the event is logged only if it changes something.
-        if not wait_for.items() <= engine.idle_clock.blocked.items():
-            engine.apply(events.SplitsBlocked(blocked, unreachable, unindexed))
+        if not event.waits_for().items() <= engine.idle_clock.blocked.items():
+            engine.apply(event)
 
     def _discover_more(self) -> None:
         """Discover new records, for a second at most."""

@@ -176,13 +176,11 @@ def _engine_of(
 ) -> Engine:
     strategy = rules.strategy
     if recorder is not None:
-        recorder.start(
-            rules.planning,
-            strategy.idle_timeout_us,
-            by_reports=rules.options.reports,
-            generates=generators is not None,
-            counts_runs=rules.counts_runs,
-        )
+        # Here and not above: most queries write no log of events.
+        from alignment.recording import EngineStarted
+
+        generates, reports = generators is not None, rules.options.reports
+        recorder.start(EngineStarted(rules.planning, strategy.idle_timeout_us, reports, generates, rules.counts_runs))
         if generators is not None:
             generators.record = recorder.write
     reactive: ReactivePlanner | None = None
