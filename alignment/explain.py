@@ -142,7 +142,8 @@ class QueryEnd:
     Where that is not known, `at_us` is None. Of a checkpoint it is known by the end of its planner, the process `pid`;
     or concluded from a micro-batch that is missing: one would announce that the split `overdue` has become idle.
     Whether the checkpoint `is_gone` is None where that is not known. The process `other_pid` goes on with it. A run
-    that ends by itself (AvailableNow) `was_cut_off` where it had not come to its end.
+    that ends by itself (AvailableNow) `was_cut_off` where it had not come to its end. If its planner `was_killed` there
+    is nothing in the error to mend.
     """
 
     error: str | None = None
@@ -152,6 +153,7 @@ class QueryEnd:
     is_gone: bool | None = None
     other_pid: int | None = None
     was_cut_off: bool = False
+    was_killed: bool = False
 
 
 class FarRecord(NamedTuple):

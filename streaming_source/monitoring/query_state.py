@@ -106,9 +106,10 @@ class QueryState:
             return end
         by_notes = end_by_notes(notes)
         if by_notes is None or by_notes.error is None:
-            return replace(end, error=f"{_NO_MESSAGE}: the process of its planner was killed, or crashed")
+            error = f"{_NO_MESSAGE}: the process of its planner was killed, or crashed"
+            return replace(end, error=error, was_killed=True)
         spark = "" if is_unknown else f". Spark's error is: {end.error}"
-        return replace(end, error=f"{by_notes.error}{spark}")
+        return replace(end, error=f"{by_notes.error}{spark}", was_killed=by_notes.was_killed)
 
 
 def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
@@ -118,7 +119,7 @@ def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
             return QueryEnd(note.error, note.at_us, pid=note.pid, is_gone=False)
         if note.was_killed:
             error = f"its planner, process {note.pid}, was killed or has crashed, as where memory runs out"
-            return QueryEnd(error, None, pid=note.pid, is_gone=False)
+            return QueryEnd(error, None, pid=note.pid, is_gone=False, was_killed=True)
     if not notes or any(note.runs for note in notes):
         return None
     last = max(notes, key=lambda note: note.at_us)

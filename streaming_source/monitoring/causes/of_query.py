@@ -61,7 +61,7 @@ def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
     end = reports[-1].end
     assert end is not None
     error = end.error or ""
-    mend = "Mend what the error names, and start" if error and "was killed" not in error else "Start"
+    mend = "Mend what the error names, and start" if error and not end.was_killed else "Start"
     again = "it goes on after the last micro-batch that was committed, and loses nothing"
     text = f"{mend} the query again with the same checkpointLocation: {again}."
     is_concurrent = any(words in error for words in _CONCURRENT)
