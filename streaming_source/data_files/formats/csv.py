@@ -21,7 +21,7 @@ from streaming_source.data_files.evolution import check_distinct, found_as, own_
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.csv_values import CsvQuoting, read_records, unlike_lines, unlike_records
-from streaming_source.data_files.formats.lines import INFERRED_BLOCKS, LineFile
+from streaming_source.data_files.formats.lines import INFERRED_BLOCKS, LineFile, line_text
 from streaming_source.data_files.formats.records import RecordFormat
 from streaming_source.data_files.formats.text_times import is_time
 from streaming_source.exceptions import OptionError, SchemaError
@@ -194,7 +194,7 @@ class CsvFormat(RecordFormat):
         return bool(self.comment) and self.comment.encode() in data
 
     def _fields(self, record: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
-        texts = self._quoting.fields(_line(record))
+        texts = self._quoting.fields(line_text(record))
         return dict(zip(names, texts, strict=False))
 
     def _exact(
@@ -267,7 +267,7 @@ class CsvFormat(RecordFormat):
         while record := file.take_record():
             read += record
             if self._is_record(record):
-                found = self._quoting.fields(_line(record))
+                found = self._quoting.fields(line_text(record))
                 return tuple(name or f"_c{number}" for number, name in enumerate(found)), read
         return (), read
 
@@ -316,10 +316,6 @@ class CsvFormat(RecordFormat):
         while record := match(data, ends[-1]):
             ends.append(record.end())
         return ends
-
-
-def _line(record: bytes) -> str:
-    return record.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
 
 
 @cache

@@ -24,7 +24,7 @@ from streaming_source.data_files.formats.exact_values import (
     spark_type,
     whole_of,
 )
-from streaming_source.data_files.formats.lines import line_ends
+from streaming_source.data_files.formats.lines import line_ends, line_text
 from streaming_source.data_files.formats.text_times import WrittenTimes, is_time
 
 _FLOAT: Final = re.compile(
@@ -167,7 +167,7 @@ def read_records(
     rows: list[list[str | None]] = []
     times = KnownTimes(written)
     for record in records:
-        row = quoting.fields(record.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"))
+        row = quoting.fields(line_text(record))
         count = len(row)
         reasons.append(None if count == len(names) else f"Expected {len(names)} columns, got {count}")
         rows.append([None if text == null else text for text in row] + [None] * (len(names) - count))

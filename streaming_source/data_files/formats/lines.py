@@ -49,6 +49,11 @@ def line_ends(data: bytes) -> npt.NDArray[np.int64]:
     return ends if data.endswith(b"\n") else np.append(ends, len(data))
 
 
+def line_text(line: bytes) -> str:
+    """Return a line without its end, as text."""
+    return line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+
+
 class LineFile(OpenFile):
     """An open file, read in runs of whole records, as decompressed UTF-8.
 

@@ -19,7 +19,7 @@ from alignment.watermarks import BoolArray
 from streaming_source.api.options import any_text, boolean, choice, option_field, text
 from streaming_source.data_files.file import FileRows
 from streaming_source.data_files.formats.base import Chunk
-from streaming_source.data_files.formats.lines import LineFile, LineFormat
+from streaming_source.data_files.formats.lines import LineFile, LineFormat, line_text
 from streaming_source.data_files.formats.text_times import (
     TimePattern,
     WrittenTimes,
@@ -335,7 +335,7 @@ class RecordFormat(LineFormat):
         records = self._split(run.content)
         texts: list[str | None] = [None] * run.rows
         for number in np.flatnonzero(malformed).tolist():
-            texts[number] = _text(records[number])
+            texts[number] = line_text(records[number])
         return pa.array(texts, pa.string())
 
     def _refuses(self, run: Chunk, malformed: BoolArray, names: tuple[str, ...]) -> bool:
@@ -344,7 +344,7 @@ class RecordFormat(LineFormat):
         A header that no option declares always fails it: it must not become a record of nulls.
         """
         if self.mode == "PERMISSIVE" and run.first == 0 and malformed[0]:
-            return self._is_of_names(_text(self._split(run.content)[0]), names)
+            return self._is_of_names(line_text(self._split(run.content)[0]), names)
         return self.mode == "FAILFAST"
 
     def _first(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> tuple[int, str, str]:
@@ -352,7 +352,7 @@ class RecordFormat(LineFormat):
         number = int(np.argmax(malformed))
         record = self._split(run.content)[number]
         _, reasons = self._exact([record], file.names, self._in_files(schema))
-        return number, reasons[0] or "it is none of this format", _text(record)
+        return number, reasons[0] or "it is none of this format", line_text(record)
 
     def _tell(self, file: LineFile, run: Chunk, malformed: BoolArray, schema: pa.Schema) -> None:
         """Log the first malformed record of an open file that is kept, null where it cannot be read."""
@@ -376,7 +376,7 @@ class RecordFormat(LineFormat):
     def _check_first(self, source: LineFile, chunk: Chunk, columns: pa.Schema) -> None:
         # It is none where the first line is empty or a comment.
         for record in self._split(chunk.content[: source.first_end(chunk.content)]):
-            if self._is_of_names(_text(record), source.names):
+            if self._is_of_names(line_text(record), source.names):
                 self.decoded(source, chunk._replace(rows=1, content=record), columns)
 
     def _is_of_names(self, text: str, names: Sequence[str]) -> bool:
@@ -386,7 +386,3 @@ class RecordFormat(LineFormat):
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-
-
-def _text(record: bytes) -> str:
-    return record.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", "replace")
