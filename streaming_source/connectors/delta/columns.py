@@ -14,7 +14,7 @@ from deltalake import DeltaTable, Schema
 from alignment import arrow_compute as pc
 from alignment.time_texts import UTC, parse_iso8601
 from streaming_source.data_files.file import StoredColumn
-from streaming_source.exceptions import MalformedDataError, OptionError, SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import MalformedDataError, OptionError, UnsupportedOperationError
 from streaming_source.from_data import as_json
 
 _PHYSICAL: Final = "delta.columnMapping.physicalName"
@@ -174,24 +174,3 @@ def _inner(kind: Any) -> Iterator[tuple[str, StoredColumn]]:
     elif kind["type"] == "map":
         yield "key", StoredColumn("key", inner=dict(_inner(kind["keyType"])))
         yield "value", StoredColumn("value", inner=dict(_inner(kind["valueType"])))
-
-
-def check_change(title: str, version: int, before: DeltaColumns, now: DeltaColumns, read: Sequence[str]) -> None:
-    """Raise a `SchemaError` where a commit drops a column that a query reads, or gives it another type.
-
-    A column that was only renamed keeps its name in the files, and is read under the name that the query knows.
-    """
-    found = now.by_physical_name()
-    for physical, (name, kind) in before.by_physical_name().items():
-        if name not in read:
-            continue
-        if physical not in found:
-            raise SchemaError(
-                f"{title}, version {version}, has no column {name!r} any more, which the query reads. Start the query "
-                "again without it, or with a new checkpointLocation where its state depends on it"
-            )
-        if found[physical][1] != kind:
-            raise SchemaError(
-                f"{title}, version {version}, has column {name!r} as {found[physical][1]}, and the query reads it as "
-                f"{kind}. Start the query again: it then reads it as the table has it now"
-            )

@@ -16,7 +16,7 @@ from alignment import arrow_compute as pc
 from alignment.shown import without_secrets
 from alignment.time_texts import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
-from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, check_change, is_moment
+from streaming_source.connectors.delta.columns import HAS_ZONE, DeltaColumns, is_moment
 from streaming_source.connectors.delta.commits import (
     Actions,
     LogFiles,
@@ -29,7 +29,7 @@ from streaming_source.connectors.delta.commits import (
 from streaming_source.connectors.delta.statistics import DeletionVectors, FileStatistics, as_array
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit
 from streaming_source.connectors.tables.files import Deletes, TableFile, TimeBounds, listed
-from streaming_source.connectors.tables.lister import ColumnBounds, NewColumns, Start
+from streaming_source.connectors.tables.lister import ColumnBounds, ColumnChanges, Start
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, MalformedDataError, UnsupportedOperationError
 from streaming_source.from_data import path_below
@@ -102,7 +102,7 @@ class DeltaLister:
         self._started: Start | None = None
         self._statistics = FileStatistics(self._columns, TimeBounds.of(schema, assigner))
         self._deleted = DeletionVectors(title, open_table)
-        self._new_columns = NewColumns(schema_evolution)
+        self._changes = ColumnChanges(schema_evolution)
         self._empty_looks = 0
 
     @property
@@ -275,18 +275,15 @@ class DeltaLister:
         if version <= self._columns_of:
             # A stream that was stopped comes by what the query knows already.
             return
-        now = DeltaColumns.of_action(metadata)
         try:
-            there = now.by_physical_name()
+            there = DeltaColumns.of_action(metadata).by_physical_name()
         except Exception as error:  # whatever the reader of schemas raises
             raise MalformedDataError(
                 f"{self._title}, version {version}, has a schema that cannot be read: {str(error)[:_SHOWN]}; restore "
                 "its log, or use a new checkpointLocation"
             ) from None
-        check_change(self._title, version, self._columns, now, self._schema.names)
-        known = self._columns.by_physical_name()
-        new = {name for physical, (name, _) in there.items() if physical not in known}
-        self._new_columns.report(f"{self._title}, version {version},", new)
+        title = f"{self._title}, version {version},"
+        self._changes.check(title, self._columns.by_physical_name(), there, self._schema.names)
 
     def _expiring(self, actions: Actions) -> dict[str, int]:
         retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))

@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 from streaming_source.data_files.file import StoredColumn
-from streaming_source.exceptions import SchemaError, UnsupportedOperationError
+from streaming_source.exceptions import UnsupportedOperationError
 
 _PLAIN: Final[dict[type[IcebergType], pa.DataType]] = {
     BooleanType: pa.bool_(),
@@ -83,9 +83,9 @@ class IcebergColumns:
             fields = found.field_type.fields if isinstance(found.field_type, StructType) else ()
         return None if found is None else found.field_id
 
-    def top_level(self) -> dict[int, NestedField]:
-        """Id -> column."""
-        return {field.field_id: field for field in self.schema.fields}
+    def top_level(self) -> dict[int, tuple[str, IcebergType]]:
+        """Id -> name and type, of the columns at the top."""
+        return {field.field_id: (field.name, field.field_type) for field in self.schema.fields}
 
     def _field(self, field: NestedField, path: str) -> pa.Field:
         if getattr(field, "initial_default", None) is not None:
@@ -140,27 +140,3 @@ def _inner(kind: IcebergType, aliases: _Aliases) -> Iterator[tuple[str, StoredCo
     elif isinstance(kind, MapType):
         yield "key", _stored(kind.key_field, aliases)
         yield "value", _stored(kind.value_field, aliases)
-
-
-def check_change(title: str, before: IcebergColumns, now: Schema, read: Sequence[str]) -> set[str]:
-    """Return the columns that a table has and a query does not know.
-
-    A `SchemaError` where it has dropped one that the query reads, or given it another type. One that was only renamed
-    keeps its id, and is read under the name that the query knows.
-    """
-    found = {one.field_id: one for one in now.fields}
-    known = before.top_level()
-    for number, column in known.items():
-        if column.name not in read:
-            continue
-        if number not in found:
-            raise SchemaError(
-                f"{title} has no column {column.name!r} any more, which the query reads. Start the query again without "
-                "it, or with a new checkpointLocation where its state depends on it"
-            )
-        if found[number].field_type != column.field_type:
-            raise SchemaError(
-                f"{title} has column {column.name!r} as {found[number].field_type}, and the query reads it as "
-                f"{column.field_type}. Start the query again: it then reads it as the table has it now"
-            )
-    return {column.name for number, column in found.items() if number not in known}

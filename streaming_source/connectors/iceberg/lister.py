@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from alignment.exceptions import AlignmentError
 from alignment.timestamps import RecordTimestampAssigner, TimestampAssigner
 from streaming_source.connectors.iceberg.chain import chain_between
-from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of, check_change
+from streaming_source.connectors.iceberg.columns import IcebergColumns, aliases_of
 from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
 from streaming_source.connectors.iceberg.manifests import (
     ADDED,
@@ -33,7 +33,7 @@ from streaming_source.connectors.iceberg.manifests import (
 )
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind, MicroBatch
 from streaming_source.connectors.tables.files import LISTED, TableFile, TimeBounds
-from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, NewColumns, Start
+from streaming_source.connectors.tables.lister import BEFORE_ALL, ColumnBounds, ColumnChanges, Start
 from streaming_source.data_files.file import DataFile, DeletedRows
 from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
@@ -109,7 +109,7 @@ class IcebergLister:
         self._schema_id = self._table.metadata.current_schema_id
         self._bounds = TimeBounds.of(schema, assigner)
         self._time_id = None if self._bounds is None else self._columns.id_of(self._bounds.path)
-        self._new_columns = NewColumns(schema_evolution)
+        self._changes = ColumnChanges(schema_evolution)
         self._empty_looks = 0
         self._deletes: dict[int, DeleteFiles] = {}
         self._deleted: OrderedDict[tuple[str, int], DeletedRows | None] = OrderedDict()
@@ -306,10 +306,9 @@ class IcebergLister:
         metadata = self._table.metadata
         if metadata.current_schema_id == self._schema_id:
             return
-        title = f"{self._title}, snapshot {version},"
-        new = check_change(title, self._columns, metadata.schema(), self._schema.names)
+        now, title = IcebergColumns(self._title, metadata.schema()), f"{self._title}, snapshot {version},"
+        self._changes.check(title, self._columns.top_level(), now.top_level(), self._schema.names)
         self._schema_id = metadata.current_schema_id
-        self._new_columns.report(title, new)
 
     # ---- a file ------------------------------------------------------------------------------------------------------
 

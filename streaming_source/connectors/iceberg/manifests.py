@@ -352,14 +352,14 @@ def given_of(partition: Partition, columns: IcebergColumns, schema: pa.Schema) -
     known, found = columns.top_level(), {}
     for source_id, text in partition:
         field = known.get(int(source_id))
-        if field is None or text is None or (index := schema.get_field_index(field.name)) < 0:
+        if field is None or text is None or (index := schema.get_field_index(field[0])) < 0:
             continue
-        kind = schema.field(index).type
+        name, kind = field[0], schema.field(index).type
         if pa.types.is_temporal(kind) and text.removeprefix("-").isdigit():
             whole = pa.int32() if pa.types.is_date(kind) else pa.int64()
-            found[field.name] = pa.scalar(int(text), whole).cast(kind)
+            found[name] = pa.scalar(int(text), whole).cast(kind)
         elif pa.types.is_binary(kind):
-            found[field.name] = pa.scalar(bytes.fromhex(text), kind)
+            found[name] = pa.scalar(bytes.fromhex(text), kind)
         else:
-            found[field.name] = pa.scalar(text, pa.string()).cast(kind)
+            found[name] = pa.scalar(text, pa.string()).cast(kind)
     return found

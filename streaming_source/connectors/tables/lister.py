@@ -31,17 +31,39 @@ from streaming_source.exceptions import SchemaError
 
 _log = log_of(__name__)
 
+_Columns: TypeAlias = Mapping[Any, tuple[str, Any]]
 
-class NewColumns:
-    """Names new columns, each once: in the log, or where `schema_evolution` is `fail` by a `SchemaError`."""
+
+class ColumnChanges:
+    """Finds how the columns of a table change: it has those of a version by a key each, with their names and types.
+
+    A column that was only renamed keeps its key, and is read under the name that the query knows. New columns are
+    named, each once: in the log, or where `schema_evolution` is `fail` by a `SchemaError`.
+    """
 
     def __init__(self, schema_evolution: str) -> None:
         self._fails = schema_evolution == "fail"
         self._named: set[str] = set()
 
-    def report(self, where: str, names: Collection[str]) -> None:
-        """Take the columns that the query has not, and the version that has them: `Delta table /a, version 3,`."""
-        new = {*names} - self._named
+    def check(self, where: str, before: _Columns, now: _Columns, read: Collection[str]) -> None:
+        """Compare the columns that a query knows, and reads some of, with those `where`: `Delta table /a, version 3,`.
+
+        A `SchemaError` where one that it reads was dropped, or has another type.
+        """
+        for key, (name, kind) in before.items():
+            if name not in read:
+                continue
+            if key not in now:
+                raise SchemaError(
+                    f"{where} has no column {name!r} any more, which the query reads. Start the query again without "
+                    "it, or with a new checkpointLocation where its state depends on it"
+                )
+            if now[key][1] != kind:
+                raise SchemaError(
+                    f"{where} has column {name!r} as {now[key][1]}, and the query reads it as {kind}. Start the query "
+                    "again: it then reads it as the table has it now"
+                )
+        new = {name for key, (name, _) in now.items() if key not in before} - self._named
         if not new:
             return
         listed = ", ".join(sorted(new))
