@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import pyarrow as pa
 from pyarrow import fs
 
-from alignment.shown import without_secrets
+from alignment.shown import scrubbed, without_secrets
 from streaming_source.data_files.faults import store_fault
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import (
@@ -105,6 +105,7 @@ _NAMED: Final = 5
 _STORE_OPTIONS: Final = "the options catalog.*, as catalog.s3.endpoint"
 
 _PUBLIC: Final = ("type", "uri", "warehouse", "py-catalog-impl", "py-io-impl")
+_PUBLIC_ENDS: Final = (".region", ".endpoint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +258,9 @@ def _named(catalog: CatalogProperties) -> str:
 
 
 def _message(error: Exception, catalog: CatalogProperties) -> str:
-    message: str = without_secrets(" ".join(str(error).split())).rstrip(".")
-    for name, value in catalog.values:
-        if name not in _PUBLIC and not name.endswith((".region", ".endpoint")) and len(value) > 3:
-            message = message.replace(value, "***")
-    return message[:500]
+    message = without_secrets(" ".join(str(error).split())).rstrip(".")
+    hidden = [value for name, value in catalog.values if name not in _PUBLIC and not name.endswith(_PUBLIC_ENDS)]
+    return scrubbed(message, [value for value in hidden if len(value) > 3])[:500]
 
 
 def properties_of(values: dict[str, Any]) -> CatalogProperties:
