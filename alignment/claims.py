@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add
+from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK, Claim, saturating_add, watermark_of
 
 _VOUCH: Final = "if you know by how much rows can be behind the watermark, give that column and claimDelay"
 
@@ -99,7 +99,7 @@ class ClaimRule:
     def until_us(self, progress: WriterProgress) -> int:
         """Return what a micro-batch claims; `MIN_WATERMARK` for nothing yet, `MAX_WATERMARK` for all rows ever."""
         if self.by_sources:
-            claimed = min(MIN_WATERMARK if us is None else us for us in progress.source_us)
+            claimed = min(map(watermark_of, progress.source_us))
         else:
             claimed = progress.watermark_us if progress.watermark_us > 0 else MIN_WATERMARK
         # The watermark of a query whose sources have ended is as late as a timestamp of Spark's can be.
@@ -323,7 +323,7 @@ class Claims:
             known, us = last[number], claimed_us(writer, batch)
             if known is None or known.writer != writer:
                 # What the one before it claims does not hold of its rows.
-                last[number] = Claim(writer, batch, MIN_WATERMARK if us is None else us, version)
+                last[number] = Claim(writer, batch, watermark_of(us), version)
             elif us is not None:
                 last[number] = Claim(writer, batch, max(us, known.until_us), version)
         found = replace(self, last=tuple(last))

@@ -156,6 +156,16 @@ def bounded_watermark(max_time: int | Int64Array, bound_us: int) -> int | Int64A
     return max(int(max_time), earliest) - bound_us - 1
 
 
+def known_watermark(watermark: int) -> int | None:
+    """Return a watermark as JSON has it: None where it is `MIN_WATERMARK`."""
+    return None if watermark == MIN_WATERMARK else watermark
+
+
+def watermark_of(known: int | None) -> int:
+    """Return the watermark of what `known_watermark` gave."""
+    return MIN_WATERMARK if known is None else int(known)
+
+
 def saturating_add(a: int, b: int) -> int:
     """Add two int64 values, clamped to int64: the end of time plus a drift is still that (FLINK-31632)."""
     return max(MIN_WATERMARK, min(MAX_WATERMARK, a + b))

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import eq
-from typing import Annotated, Any, Final, Self, TypeAlias
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeAlias
 
 from alignment.arrow_times import BEGIN, micros_of
 from alignment.codec import Codec, Form, Wire
@@ -39,7 +39,7 @@ from alignment.explain import (
     SplitExplanation,
     WaitsFor,
 )
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, known_watermark, watermark_of
 from streaming_source.exceptions import OffsetError
 from streaming_source.from_data import as_json
 from streaming_source.monitoring.causes.answer import cause_of, sentence
@@ -230,6 +230,32 @@ def check_version(offset: Offset) -> None:
         )
 
 
+class WrittenSplit(NamedTuple):
+    """An entry of `splits` in an offset: a split as its connector writes it, and what the planner knows of it.
+
+    It has had nothing to read since `silent_since_us`; `LONG_AGO_US` if it has something, or is finished.
+    """
+
+    split: Any
+    watermark: int
+    status: SplitStatus
+    late: int = 0
+    silent_since_us: int = LONG_AGO_US
+
+    @classmethod
+    def read(cls, entry: Sequence[Any]) -> WrittenSplit:
+        """Take it from an offset."""
+        split, watermark, status, *more = entry
+        return cls(split, watermark_of(watermark), SplitStatus[status.upper()], *more[:2])
+
+    def write(self) -> list[Any]:
+        """Return it as an offset has it: what is as in most splits is left out at the end."""
+        entry = [self.split, known_watermark(self.watermark), self.status.name.lower()]
+        if self.silent_since_us != LONG_AGO_US:
+            return [*entry, self.late, self.silent_since_us]
+        return [*entry, self.late] if self.late else entry
+
+
 def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offset: Offset) -> dict[str, Any]:
     """Return what an offset must have in addition to the state, so that `report_of_offset` can restore this. O(n).
 
@@ -280,23 +306,23 @@ def report_of_offset(
         silent = frozenset(offset.get("run", {}).get("silent", ()))
         splits = []
         for at, ((split_id, position), entry) in enumerate(zip(positions, offset["splits"], strict=True)):
-            _, written, status, *more = entry
-            if status != "finished":
-                watermark = MIN_WATERMARK if written is None else int(written)
+            split = WrittenSplit.read(entry)
+            if split.status is not SplitStatus.FINISHED:
+                is_silent = split.silent_since_us != LONG_AGO_US and not behind[at]
                 next_us, place = facts.next.get(at, (None, None))
                 of_some: dict[str, Any] = {name: at in getattr(facts, name) for name in _FLAGS}
                 of_some |= {name: known[at] for name in _SPARSE if at in (known := getattr(facts, name))}
                 splits.append(
                     SplitExplanation(
                         split_id=split_id,
-                        status=SplitStatus[status.upper()],
-                        watermark=watermark,
-                        holds_us=facts.holds.get(at, watermark),
+                        status=split.status,
+                        watermark=split.watermark,
+                        holds_us=facts.holds.get(at, split.watermark),
                         position=position,
                         behind=behind[at],
                         waits_for=waits_for[at],
-                        silent_since_us=more[1] if len(more) > 1 and not behind[at] else None,
-                        late=more[0] if more else 0,
+                        silent_since_us=split.silent_since_us if is_silent else None,
+                        late=split.late,
                         next_us=next_us,
                         place=place,
                         missed_run=split_id in silent,
@@ -304,7 +330,7 @@ def report_of_offset(
                     )
                 )
         explanation = Explanation(
-            watermark=MIN_WATERMARK if offset["watermark"] is None else int(offset["watermark"]),
+            watermark=watermark_of(offset["watermark"]),
             at_us=at_us,
             stands_since_us=stands_since_us,
             splits=tuple(splits),

@@ -38,12 +38,12 @@ from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
-from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK
+from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK, known_watermark, watermark_of
 from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
 from streaming_source.coordinator import ReadRules, RunState, SourceState
 from streaming_source.exceptions import OffsetError
-from streaming_source.monitoring.report import OFFSET_VERSION, check_version, facts_of
+from streaming_source.monitoring.report import OFFSET_VERSION, WrittenSplit, check_version, facts_of
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ _WITH_FINISHED: Final = 1
 """The version of offsets that have all splits, which earlier versions of this library read too."""
 _SHOWN: Final = 200
 """Characters of an offset that an error shows."""
-
-_STATUSES: Final = {int(status): status.name.lower() for status in SplitStatus}
 
 _RUN: Final = Codec(RunState)
 
@@ -88,17 +86,10 @@ class OffsetCodec:
         See `streaming_source.monitoring.report`; `decode` ignores the reasons.
         """
         state = state.as_written(self._source)
-        splits: list[list[Any]] = []
-        watermarks, statuses, late = state.table.watermarks.tolist(), state.table.statuses.tolist(), state.late.tolist()
-        silent_since_us = state.silent_since_us.tolist()
         write, remember = self._source.split_serializer, self._source.enumerator_checkpoint_serializer
-        for i, split in enumerate(state.splits):
-            entry = [write.to_json(split), _or_null(watermarks[i]), _STATUSES[statuses[i]]]
-            if silent_since_us[i] != LONG_AGO_US:
-                entry += late[i], silent_since_us[i]
-            elif late[i]:
-                entry.append(late[i])
-            splits.append(entry)
+        watermarks, statuses = state.table.watermarks.tolist(), map(SplitStatus, state.table.statuses.tolist())
+        known = watermarks, statuses, state.late.tolist(), state.silent_since_us.tolist()
+        splits = [WrittenSplit(*one).write() for one in zip(map(write.to_json, state.splits), *known, strict=True)]
         by_id = zip(state.table.split_ids, state.generators, strict=True) if any(state.generators) else ()
         generators = {split_id: _generators().write(one) for split_id, one in by_id if one is not None}
         limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
@@ -107,7 +98,7 @@ class OffsetCodec:
             "source": self._source.name,
             "id": self.source_id,
             "n": state.sequence,
-            "watermark": _or_null(state.table.combined),
+            "watermark": known_watermark(state.table.combined),
             **({} if state.table.furthest == MIN_WATERMARK else {"furthest": state.table.furthest}),
             **limit,
             **({"generators": generators} if generators else {}),
@@ -131,17 +122,15 @@ class OffsetCodec:
         self._check(offset)
         try:
             serializer, version = self._source.split_serializer, int(offset["splits_v"])
-            entries = offset["splits"]
-            splits = tuple(serializer.deserialize(version, json_to_bytes(entry[0])) for entry in entries)
+            entries = [WrittenSplit.read(entry) for entry in offset["splits"]]
+            splits = tuple(serializer.deserialize(version, json_to_bytes(entry.split)) for entry in entries)
             table = WatermarkTable(
                 split_ids=tuple(split.split_id for split in splits),
-                watermarks=np.array([_or_minimum(entry[1]) for entry in entries], np.int64),
-                statuses=np.array([SplitStatus[entry[2].upper()] for entry in entries], np.int8),
-                combined=_or_minimum(offset["watermark"]),
-                furthest=_or_minimum(offset.get("furthest")),
+                watermarks=np.array([entry.watermark for entry in entries], np.int64),
+                statuses=np.array([entry.status for entry in entries], np.int8),
+                combined=watermark_of(offset["watermark"]),
+                furthest=watermark_of(offset.get("furthest")),
             )
-            late = np.array([entry[3] if len(entry) > 3 else 0 for entry in entries], np.int64)
-            silent_since_us = np.array([entry[4] if len(entry) > 4 else LONG_AGO_US for entry in entries], np.int64)
             remember, written = self._source.enumerator_checkpoint_serializer, offset["enumerator"]
             checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
             generators = {split_id: _generators().read(one) for split_id, one in offset.get("generators", {}).items()}
@@ -151,8 +140,8 @@ class OffsetCodec:
                 sequence=int(offset["n"]),
                 splits=splits,
                 table=table,
-                late=late,
-                silent_since_us=silent_since_us,
+                late=np.array([entry.late for entry in entries], np.int64),
+                silent_since_us=np.array([entry.silent_since_us for entry in entries], np.int64),
                 checkpoint=checkpoint,
                 routed=routed,
                 outside=int(offset.get("out_of_range", 0)),
@@ -273,14 +262,6 @@ def _generators() -> Codec[GeneratorState]:
     from alignment.split_generators import GeneratorState
 
     return Codec(GeneratorState, ("version", "text", "position", "time_limits"))
-
-
-def _or_null(watermark: int) -> int | None:
-    return None if watermark == MIN_WATERMARK else watermark
-
-
-def _or_minimum(watermark: int | None) -> int:
-    return MIN_WATERMARK if watermark is None else int(watermark)
 
 
 def _shown(offset: Any) -> str:

@@ -18,7 +18,7 @@ from alignment.durations import parse_duration_us
 from alignment.exceptions import AlignmentError
 from alignment.sentence import moment
 from alignment.shown import shown
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK, Claim
+from alignment.watermarks import MAX_WATERMARK, Claim, known_watermark, watermark_of
 from streaming_source.checkpoint.writer import TableWriters, Writer, declared_writers
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
@@ -79,7 +79,7 @@ class Completeness:
     @property
     def holder(self) -> WriterCompleteness:
         """The writer whose claim is the smallest."""
-        return min(self.writers, key=lambda one: MIN_WATERMARK if one.until_us is None else one.until_us)
+        return min(self.writers, key=lambda one: watermark_of(one.until_us))
 
     def to_json(self) -> dict[str, Any]:
         """Return it with times as ISO-8601 in UTC, to the microsecond."""
@@ -175,7 +175,7 @@ class WatchedTable:
         writers.take(SinkCommit(version, [(query, batch)]) for query, (batch, version) in reversed([*commits.items()]))
         described = tuple(_described(writers.writer(one), claim, commits) for one, claim in writers.claims.current)
         version = next((version for _, version in commits.values()), None)
-        return Completeness(self.table, writers.column, version, _known(writers.claims.until_us), described)
+        return Completeness(self.table, writers.column, version, known_watermark(writers.claims.until_us), described)
 
     @cached_property
     def _source(self) -> TableSource | None:
@@ -224,7 +224,7 @@ def _described(writer: Writer, claim: Claim | None, commits: Mapping[str, tuple[
     if batch is None or claim is None or writer.progress(claim.batch) is None:
         why = "it has committed nothing to this table" if batch is None else "its last claim is not known any more"
         return WriterCompleteness(writer.id, writer.checkpoint, batch, version, why=why)
-    times = _known(claim.until_us), writer.since_us(claim.batch)
+    times = known_watermark(claim.until_us), writer.since_us(claim.batch)
     return WriterCompleteness(
         writer.id, writer.checkpoint, claim.batch, claim.version, *times, *_why(writer, claim.batch)
     )
@@ -248,7 +248,3 @@ def _why(writer: Writer, batch: int) -> tuple[str, tuple[str, ...]]:
         reports = []
     slowest = min(reports, key=lambda report: report.explanation.watermark, default=None)
     return ("its sources are not known yet", ()) if slowest is None else (slowest.sentence, slowest.explanation.held_by)
-
-
-def _known(us: int) -> int | None:
-    return None if us == MIN_WATERMARK else us
