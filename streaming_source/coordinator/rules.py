@@ -1,4 +1,7 @@
-"""Decisions of the user: the options of the frame, each declared here alone, and the rules that follow from them."""
+"""Decisions of the user: the options of the frame, each declared here alone, and the rules that follow from them.
+
+Options that make a strategy are declared in `streaming_source.spark.options`, since `from_source` takes a strategy.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
 from alignment.time_texts import parse_iso8601
 from alignment.timestamps import NO_TIMESTAMP
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK
+from alignment.watermarks import FAR_US, LONG_AGO_US, MAX_WATERMARK
 from streaming_source.api.options import (
     boolean,
     choice,
@@ -321,6 +324,26 @@ class ReadRules:
     time_limit_us: int | None = None
     read_ahead_rows: int = 4_000_000
     at_once: bool = False
+
+    @classmethod
+    def of(
+        cls, strategy: WatermarkStrategy, options: FrameOptions, *, bounded: bool, by_source: bool = False
+    ) -> ReadRules:
+        """Return the rules of a stream; `by_source` if the source emits one watermark for all splits."""
+        is_exact = options.watermark_rows and not options.reports
+        none_is_late = by_source or options.lateness == "none" or (options.lateness is None and is_exact)
+        planning = PlanningRules(
+            out_of_orderness_us=strategy.out_of_orderness_us,
+            max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
+            drains_past_caught_up=options.watermark_rows,
+            lateness="none" if none_is_late else "bounded",
+            by_source=by_source,
+            bounded=bounded,
+            times=options.times,
+        )
+        # Event times from `FAR_US` on are reserved for watermark rows.
+        far_us = FAR_US if options.watermark_rows else None
+        return cls(strategy, planning, options, far_us, at_once=bounded and options.max_rows_per_trigger is None)
 
     @property
     def group(self) -> str | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
 from alignment.arrow_times import time_zone
 from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
-from alignment.plan import PlanningRules
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.time_texts import UTC, parse_iso8601
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, TimestampAssigner
-from alignment.watermarks import FAR_US
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import any_text, arguments, choice, duration, optional_duration, text
 from streaming_source.coordinator.rules import EMITTED, FrameOptions, ReadRules, RepairRead
@@ -271,7 +269,6 @@ def read_rules(
         _check_by_source(options)
     elif not (strategy.is_idleness_given or strategy.idle_timeout_us or strategy.uses_source_watermarks):
         strategy = replace(strategy, idle_timeout_us=_IDLE_US)
-    bound_us = strategy.out_of_orderness_us
     if options.reports:
         _check_reports(strategy, options)
     elif options.report_location is not None:
@@ -290,28 +287,7 @@ def read_rules(
             f"option alignmentLocation = {options.alignment_location!r} is for the reports of an alignment group, "
             "and there is none; give alignmentGroup and maxDrift, or with_watermark_alignment of the strategy"
         )
-    planning = PlanningRules(
-        out_of_orderness_us=bound_us,
-        max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None,
-        drains_past_caught_up=options.watermark_rows,
-        lateness="none" if by_source else _lateness(options),
-        by_source=by_source,
-        bounded=bounded,
-        times=options.times,
-    )
-    return ReadRules(
-        strategy,
-        planning,
-        options,
-        # Event times from `FAR_US` on are reserved for watermark rows.
-        FAR_US if options.watermark_rows else None,
-        at_once=bounded and options.max_rows_per_trigger is None,
-    )
-
-
-def _lateness(options: FrameOptions) -> Literal["bounded", "none"]:
-    is_exact = options.watermark_rows and not options.reports
-    return "none" if options.lateness == "none" or (options.lateness is None and is_exact) else "bounded"
+    return ReadRules.of(strategy, options, bounded=bounded, by_source=by_source)
 
 
 def _check_reports(strategy: WatermarkStrategy, options: FrameOptions) -> None:

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from alignment.combine import SplitStatus
 from alignment.events import RangeReport
-from alignment.plan import PlanningRules
 from alignment.recording import Recorder
-from alignment.strategy import WatermarkStrategy
+from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from streaming_source.api import (
     Boundedness,
     Source,
@@ -266,21 +265,14 @@ class SourceHarness:
 
     def _rules(self) -> ReadRules:
         strategy, bound_us = self.strategy, self.strategy.out_of_orderness_us
-        planning = PlanningRules(
-            out_of_orderness_us=bound_us,
-            max_drift_us=strategy.alignment.max_drift_us if strategy.alignment else None if self.exact else bound_us,
-            drains_past_caught_up=self.exact,
-            lateness="none" if self.exact and self.reports is None else "bounded",
-            by_source=self.source.emits_watermark,
-            bounded=self.source.boundedness is Boundedness.BOUNDED,
-        )
-        return ReadRules(
-            strategy,
-            planning,
-            FrameOptions(watermark_rows=self.exact, indexing="auto" if self.reports is None else "off"),
-            read_ahead_rows=self.read_ahead_rows,
-            at_once=planning.bounded and self.max_rows is None,
-        )
+        if not self.exact and strategy.alignment is None and bound_us is not None:
+            # As by the options of a format, without the exact watermark.
+            strategy = replace(strategy, alignment=AlignmentParameters(None, bound_us))
+        indexing = "auto" if self.reports is None else "off"
+        options = FrameOptions(watermark_rows=self.exact, indexing=indexing, max_rows_per_trigger=self.max_rows)
+        by_source, bounded = self.source.emits_watermark, self.source.boundedness is Boundedness.BOUNDED
+        rules = ReadRules.of(strategy, options, bounded=bounded, by_source=by_source)
+        return replace(rules, read_ahead_rows=self.read_ahead_rows)
 
     def _new_tasks(self, ranges: Sequence[SplitRange[Any]]) -> list[bytes]:
         events = self.coordinator.host.take_events
