@@ -95,15 +95,22 @@ def with_exact_watermark(df: DataFrame, event_time: str | None = None, name: str
     if loaded.source_name is not None:
         reader = reader.name(loaded.source_name)
     options = {option: value for option, value in loaded.options.items() if option.lower() != "watermarkrows"}
-    if source.needs_gateway and "gatewayhost" not in {option.lower() for option in options}:
-        options["gatewayHost"] = driver_host(df.sparkSession)
-    if "nodatamicrobatches" not in {option.lower() for option in options} and not has_no_data_batches(df.sparkSession):
-        options["noDataMicroBatches"] = "false"
-    options = with_secrets_hidden(options, source_class(loaded.format_name).options())
+    options = options_in_session(df.sparkSession, loaded.format_name, source, options)
     with as_our_own():
         frame = reader.options(**options, watermarkRows=EMITTED).load()
-    prepare_available_now(df.sparkSession, source)
     return exact_frame(frame, source, name, schema)
+
+
+def options_in_session(
+    spark: SparkSession, format_name: str, source: AlignedDataSource, options: Mapping[str, str]
+) -> dict[str, str]:
+    """Return options for Spark, with what follows from the session where it is not given; secrets are hidden."""
+    given, known = {name.lower() for name in options}, dict(options)
+    if source.needs_gateway and "gatewayhost" not in given:
+        known["gatewayHost"] = driver_host(spark)
+    if "nodatamicrobatches" not in given and not has_no_data_batches(spark):
+        known["noDataMicroBatches"] = "false"
+    return with_secrets_hidden(known, source_class(format_name).options())
 
 
 def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, schema: StructType) -> DataFrame:
@@ -115,6 +122,7 @@ def exact_frame(df: DataFrame, source: AlignedDataSource, name: str | None, sche
     """
     from pyspark.sql import functions as F
 
+    prepare_available_now(df.sparkSession, source)
     named, reads = _named.setdefault(df.sparkSession, {}), (source.source.name, source.source.identity)
     before, read = named.get(name, (None, reads))
     if before is not None and before() is not None and read != reads:

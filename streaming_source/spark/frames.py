@@ -16,15 +16,14 @@ from streaming_source.api.options import option_names
 from streaming_source.coordinator.rules import EMITTED
 from streaming_source.exceptions import OptionError
 from streaming_source.spark.datasource import FORMATS, AlignedDataSource, driver_host, in_zone, pickled, source_class
-from streaming_source.spark.exact_watermark import Loaded, exact_frame, loaded_from
-from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, load_stream, prepare_available_now
+from streaming_source.spark.exact_watermark import Loaded, exact_frame, loaded_from, options_in_session
+from streaming_source.spark.loading import SOURCE_FORMAT, as_our_own, load_stream
 from streaming_source.spark.option_text import (
     FrameKeywords,
     columns_text,
     keyword_options,
     option_text,
     path_text,
-    with_secrets_hidden,
 )
 from streaming_source.spark.options import FRAME_OPTIONS, SOURCE_OPTIONS, frame_options, read_rules
 from streaming_source.spark.registration import (
@@ -229,8 +228,6 @@ class ExactStreamReader:
             # The data source cannot read the session's zone, so it is passed on as it is now.
             options["timeZone"] = session_zone(self._spark)
         options |= dict.fromkeys(switched_on(self._spark, [one for one in known if one.lower() not in given]), "true")
-        if "nodatamicrobatches" not in given and not has_no_data_batches(self._spark):
-            options["noDataMicroBatches"] = "false"
         if path is not None:
             text, others = path_text(path), [value for name, value in options.items() if name.lower() == "path"]
             if others not in ([], [text]):
@@ -241,13 +238,10 @@ class ExactStreamReader:
         check_clock(self._spark, source.source)
         by_source = source.source.emits_watermark
         read_rules(source.strategy, source.options, bounded=source.is_bounded, by_source=by_source)
-        if source.needs_gateway and "gatewayhost" not in given:
-            options["gatewayHost"] = driver_host(self._spark)
         if not isinstance(FORMATS[self._format], str):
             register_format(self._spark, self._format)
-        options = with_secrets_hidden(options, source_class(self._format).options())
+        options = options_in_session(self._spark, self._format, source, options)
         frame, schema = load_stream(self._spark, self._format, options, source, self._name)
-        prepare_available_now(self._spark, source)
         return exact_frame(frame, source, self._name, schema)
 
 
@@ -327,7 +321,6 @@ def from_source(
         with as_our_own():
             return spark.read.format(format_name).load()
     frame, schema = load_stream(spark, format_name, {"watermarkRows": EMITTED}, made, name)
-    prepare_available_now(spark, made)
     return exact_frame(frame, made, name, schema)
 
 
