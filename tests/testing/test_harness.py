@@ -14,7 +14,8 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
-from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from alignment.timestamps import NO_TIMESTAMP
+from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import (
     BlockEmitter,
     InputStatus,
@@ -198,6 +199,14 @@ def test_in_the_plain_mode_no_split_is_read_further_ahead_than_the_bound_on_diso
     # `b` reaches 2 - 10 - 1 and no further: what is later than that and the bound waits in `a`.
     assert plain.records() == {"a": [(0, 0)], "b": [(0, 0), (1, 2)]}
     assert exact.records() == source.expected()
+
+
+def test_with_the_exact_watermark_times_before_1970_and_after_3999_are_none_as_in_a_query() -> None:
+    source = TestingSource({"a": [100, FAR_US + 5, -1, 110]})
+    reading = harness(source, max_rows=2)
+    reading.run()
+    assert reading.watermark == 110 - 10 - 1
+    assert [time for _, time in reading.records()["a"]] == [100, NO_TIMESTAMP, NO_TIMESTAMP, 110]
 
 
 def test_records_that_came_twice_are_told() -> None:

@@ -290,7 +290,7 @@ class SourceHarness:
             send_source_event_to_coordinator=lambda event: host.enumerator.handle_source_event(subtask_id, event),
             timestamp_assigner=self.strategy.timestamp_assigner,
         )
-        output = CollectingOutput(self.strategy.timestamp_assigner, self._columns)
+        output = CollectingOutput(self.strategy.timestamp_assigner, self._columns, self._rules())
         ranges, events = pickle.loads(task)
         wait_s = self.patience_s if self.threads else 0
         read_ranges(ranges, events, lambda: self.create_reader(context), output, hook, wait_s)
