@@ -64,6 +64,11 @@ def test_an_error_without_a_message_is_of_a_planner_that_is_gone(tmp_path: Path,
     assert "Advice (query): Start the query again" in text
 
 
+def test_an_error_of_something_else_that_was_killed_is_to_be_mended_first(tmp_path: Path) -> None:
+    text = said(sink_hangs(tmp_path).fail("the session of the sink's database was killed by its administrator"))
+    assert "Advice (query): Mend what the error names, and start the query again" in text
+
+
 RESET = "java.net.SocketException: Connection reset"
 KILLED = "its planner, process 7, was killed or has crashed, as where memory runs out"
 
