@@ -1,4 +1,4 @@
-"""Texts that people see: without secrets, and without characters that act on a terminal or forge a line of a log.
+"""Secrets: which names and texts have one, and texts for people without them or what a terminal would obey.
 
 Errors, log lines, plans, reports, notes and the command line show names and addresses through this module alone. It has
 one answer to "may this be shown?": a login and a query of an address may not, nor the value of a setting whose name
