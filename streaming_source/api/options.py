@@ -185,6 +185,11 @@ def option_field(
     return field(default=default, metadata={**declared, **metadata})
 
 
+def flag_field(name: str, doc: str, default_text: str = "", *, default: bool = False, **more: Any) -> Any:
+    """The same of a truth, by default false."""
+    return option_field(default, name, boolean, doc, default_text, **more)
+
+
 def duration_field(default: object, name: str, minimum_us: int, doc: str, *, optional: bool = False) -> Any:
     """The same of a duration of at least this, or if it is `optional` of `none`; see `durations_as_timedelta`."""
     parse_us = optional_duration(minimum_us) if optional else duration(minimum_us)

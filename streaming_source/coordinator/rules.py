@@ -22,6 +22,7 @@ from streaming_source.api.options import (
     boolean,
     choice,
     duration,
+    flag_field,
     integer,
     option_field,
     optional_duration,
@@ -183,13 +184,12 @@ class FrameOptions:
         "What is dropped or kept is counted (`outOfRangeRecords`).",
         fixed="records outside of the range were handed on or passed by, and are not read again",
     )
-    no_data_micro_batches: bool = option_field(
-        True,
+    no_data_micro_batches: bool = flag_field(
         "noDataMicroBatches",
-        boolean,
         "The value of `spark.sql.streaming.noDataMicroBatches.enabled`. With `false` a bounded source ends with a "
         "micro-batch of its watermark alone, in which Spark closes the last windows. Needed under Spark Connect alone: "
         "from a classic session frames with the exact watermark take it as they are made.",
+        default=True,
     )
     available_now_checkpoint: str | None = option_field(
         None,
@@ -198,8 +198,8 @@ class FrameOptions:
         "On Spark 4.0 and 4.1, with `trigger(availableNow=True)`: the `checkpointLocation` of the query. Without it a "
         "source that does not end can have no second run; see [Spark 4.0 and 4.1](cluster.md#spark-40-and-41).",
     )
-    include_metadata: bool = option_field(
-        False, "includeMetadata", boolean, "Add `_split`, `_position`, `_source_timestamp` and `_late`."
+    include_metadata: bool = flag_field(
+        "includeMetadata", "Add `_split`, `_position`, `_source_timestamp` and `_late`."
     )
     alignment_scope: str = option_field(
         "application",
@@ -240,10 +240,8 @@ class FrameOptions:
     )
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
-    allow_unaligned_source_splits: bool = option_field(
-        False,
+    allow_unaligned_source_splits: bool = flag_field(
         "allowUnalignedSourceSplits",
-        boolean,
         "For sources of your own whose event times are read ahead with one `SplitReader` for several splits: where "
         "it cannot pause a split that is far ahead, let that one run ahead, instead of refusing to start. Of each "
         "of its records 8 to 16 bytes are kept in the planner.",

@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from alignment.shown import log_of
 from alignment.time_texts import UTC
-from streaming_source.api.options import boolean, check_plain_types, choice, duration_field, integer, option_field, text
+from streaming_source.api.options import (
+    check_plain_types,
+    choice,
+    duration_field,
+    flag_field,
+    integer,
+    option_field,
+    text,
+)
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.data_files.formats.base import FileFormat
 from streaming_source.data_files.stores import repr_without_secrets
@@ -59,14 +67,9 @@ class ReadingConfig:
         "Columns to read from disk, separated by commas; the query does not have the others.",
         "all",
     )
-    ignore_missing_files: bool = option_field(
-        False, "ignoreMissingFiles", boolean, "Skip files that were deleted before they were read."
-    )
-    ignore_corrupt_files: bool = option_field(
-        False,
-        "ignoreCorruptFiles",
-        boolean,
-        "Skip files that cannot be read, and the rest of a file that breaks in its middle.",
+    ignore_missing_files: bool = flag_field("ignoreMissingFiles", "Skip files that were deleted before they were read.")
+    ignore_corrupt_files: bool = flag_field(
+        "ignoreCorruptFiles", "Skip files that cannot be read, and the rest of a file that breaks in its middle."
     )
     schema_evolution: SchemaEvolution = option_field(
         "ignore",
@@ -84,10 +87,8 @@ class ReadingConfig:
         "4 MiB are fetched whole. Set it for a local path that is a network mount.",
         "16, none for local files",
     )
-    case_sensitive: bool = option_field(
-        False,
+    case_sensitive: bool = flag_field(
         "caseSensitive",
-        boolean,
         "Whether upper and lower case count in names of columns. `read_stream` and `from_source` take it from "
         "`spark.sql.caseSensitive`; with `readStream.format` it has to be given.",
         "the session's, else false",

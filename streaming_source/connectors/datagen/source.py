@@ -27,10 +27,10 @@ from streaming_source.api import (
 )
 from streaming_source.api.options import (
     Parser,
-    boolean,
     check_plain_types,
     duration_field,
     durations_as_timedelta,
+    flag_field,
     integer,
     option_field,
     option_names,
@@ -143,10 +143,8 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
     rows_per_split: int | None = _ranged(
         None, "rowsPerSplit", integer, 1, _MANY, "Records after which each split ends."
     )
-    bounded: bool = option_field(
-        False,
+    bounded: bool = flag_field(
         "bounded",
-        boolean,
         "All records are there at once, and the source ends with them; needs `rowsPerSplit`. If not, they arrive "
         "while the query runs.",
     )

@@ -17,7 +17,7 @@ from alignment.arrow_times import format_timestamp
 from alignment.shown import log_of, without_secrets
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import OptionSet
-from streaming_source.api.options import arguments, boolean, choice, integer, option, option_field, text
+from streaming_source.api.options import arguments, choice, flag_field, integer, option, option_field, text
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.commits import (
     LogFiles,
@@ -103,14 +103,11 @@ class DeltaSource(TableSource):
         text,
         "A stream starts with the first version committed at this time or later, ISO-8601.",
     )
-    ignore_deletes: bool = option_field(
-        False, "ignoreDeletes", boolean, "Go on after versions that only delete rows which were read already."
+    ignore_deletes: bool = flag_field(
+        "ignoreDeletes", "Go on after versions that only delete rows which were read already."
     )
-    skip_change_commits: bool = option_field(
-        False,
-        "skipChangeCommits",
-        boolean,
-        "Skip versions that delete or change rows which were there before, with all that they add.",
+    skip_change_commits: bool = flag_field(
+        "skipChangeCommits", "Skip versions that delete or change rows which were there before, with all that they add."
     )
     version_as_of: int | None = option_field(
         None, "versionAsOf", integer(0), "A batch, or a stream with bounded = true, reads this version of the table."

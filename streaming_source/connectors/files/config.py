@@ -21,6 +21,7 @@ from streaming_source.api.options import (
     choice,
     duration_field,
     durations_as_timedelta,
+    flag_field,
     integer,
     option,
     option_field,
@@ -98,10 +99,8 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         "is a finite split. `auto`: `file` if an option needs it, if no file is there yet, or if names are random, as "
         "those of Spark's own writer are; else `directory`. The first start decides.",
     )
-    bounded: bool = option_field(
-        False,
+    bounded: bool = flag_field(
         "bounded",
-        boolean,
         "The source ends after the files that are present at the start. A query ends with it only in AvailableNow.",
     )
     discovery_interval: timedelta | str = duration_field(
@@ -145,17 +144,13 @@ class FilesConfig(ClaimOptions, ReadingConfig):
         "With splitBy=file: a directory for a log of finished files, so that offsets do not list them. It may be "
         "given to a query that has run without.",
     )
-    allow_overwrites: bool = option_field(
-        False,
+    allow_overwrites: bool = flag_field(
         "allowOverwrites",
-        boolean,
         "With splitBy=file: a file that was rewritten after it was read is read again as a whole, instead of failing "
         "the query.",
     )
-    ignore_changed_files: bool = option_field(
-        False,
+    ignore_changed_files: bool = flag_field(
         "ignoreChangedFiles",
-        boolean,
         "A file that has changed since it was found is taken as it is now, with a line in the log: what was added to "
         "it after it was read is not read. Otherwise it fails the query.",
     )
@@ -171,16 +166,12 @@ class FilesConfig(ClaimOptions, ReadingConfig):
     modified_before: str | None = option_field(
         None, "modifiedBefore", _time_text, "Only files modified earlier than this are read."
     )
-    file_name_only: bool = option_field(
-        False,
+    file_name_only: bool = flag_field(
         "fileNameOnly",
-        boolean,
         "With splitBy=file: a file whose name was found before, in whatever directory, is not read again.",
     )
-    recursive_file_lookup: bool = option_field(
-        False,
+    recursive_file_lookup: bool = flag_field(
         "recursiveFileLookup",
-        boolean,
         "Names of directories such as `day=2024-01-31` give no columns. All below the path is read in any case.",
     )
     clean_source: CleanSource = option_field(
@@ -192,27 +183,21 @@ class FilesConfig(ClaimOptions, ReadingConfig):
     source_archive_dir: str | None = option_field(
         None, "sourceArchiveDir", text, "With cleanSource=archive: where files are moved, under their paths."
     )
-    file_metadata: bool = option_field(
-        False,
+    file_metadata: bool = flag_field(
         "fileMetadata",
-        boolean,
         "Add Spark's column `_metadata`, with `file_path`, `file_name`, `file_size`, `file_modification_time`.",
     )
     storage: StorageOptions = NO_STORAGE_OPTIONS
-    ignore_sink_log: bool = option_field(
-        False,
+    ignore_sink_log: bool = flag_field(
         "ignoreSinkLog",
-        boolean,
         "Read all files of a directory that Spark's file sink writes, not only those in its log. `read_stream` and "
         "`from_source` take it from `spark.sql.streaming.fileStreamSink.ignoreMetadata`; with `readStream.format` it "
         "has to be given.",
         "the session's, else false",
     )
 
-    text_in_names: bool = option_field(
-        False,
+    text_in_names: bool = flag_field(
         "textInNames",
-        boolean,
         "Columns in names of directories are text: the session has `partitionColumnTypeInference.enabled=false`.",
         is_private=True,
     )

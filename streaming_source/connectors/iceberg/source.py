@@ -13,7 +13,7 @@ from pyarrow import fs
 
 from alignment.timestamps import TimestampAssigner
 from streaming_source.api import Option, OptionSet
-from streaming_source.api.options import any_text, arguments, boolean, integer, option, option_field, text
+from streaming_source.api.options import any_text, arguments, flag_field, integer, option, option_field, text
 from streaming_source.connectors.iceberg.catalog import (
     DEFAULT_CATALOG,
     CatalogProperties,
@@ -110,16 +110,11 @@ class IcebergSource(TableSource):
         "A stream starts with what the first snapshot at this time or later added, and reads no older data; "
         "milliseconds since 1970 or ISO-8601.",
     )
-    skip_delete_snapshots: bool = option_field(
-        False,
-        "streaming-skip-delete-snapshots",
-        boolean,
-        "Go on after snapshots that only delete rows which were read already.",
+    skip_delete_snapshots: bool = flag_field(
+        "streaming-skip-delete-snapshots", "Go on after snapshots that only delete rows which were read already."
     )
-    skip_overwrite_snapshots: bool = option_field(
-        False,
+    skip_overwrite_snapshots: bool = flag_field(
         "streaming-skip-overwrite-snapshots",
-        boolean,
         "Skip snapshots that replace rows which were there before, with all that they add.",
     )
     snapshot_id: int | None = option_field(

@@ -21,6 +21,7 @@ from streaming_source.api.options import (
     credentials_option,
     duration_field,
     durations_as_timedelta,
+    flag_field,
     integer,
     option_field,
     text,
@@ -57,12 +58,11 @@ class KafkaConfig:
     end: Boundary | None = None
     values: ValueFormat = field(default_factory=BinaryValues)
     place_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    include_headers: bool = option_field(False, "includeHeaders", boolean, "Add the column `headers`.")
-    fail_on_data_loss: bool = option_field(
-        True,
+    include_headers: bool = flag_field("includeHeaders", "Add the column `headers`.")
+    fail_on_data_loss: bool = flag_field(
         "failOnDataLoss",
-        boolean,
         "Fail if records that were to be read no longer exist; else go on after them.",
+        default=True,
     )
     discovery_interval: timedelta | str = duration_field(
         "10 seconds", "discoveryInterval", _SHORTEST_US, "How often to look for new partitions."

@@ -19,7 +19,7 @@ from alignment.durations import parse_duration_us
 from alignment.shown import log_of
 from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Claim
-from streaming_source.api.options import boolean, choice, duration_field, durations_as_timedelta, option_field
+from streaming_source.api.options import choice, duration_field, durations_as_timedelta, flag_field, option_field
 from streaming_source.connectors.claims import open_claims
 from streaming_source.connectors.tables.claimed import ClaimedCommits
 from streaming_source.connectors.tables.commits import Chain, ChangeRules, Commit, NewestMicroBatches
@@ -183,11 +183,8 @@ _SHORTEST_US: Final = 1000
 class Table(ClaimOptions, ReadingConfig):
     """A table as a user names it, and as its enumerator finds it. How its files are read is in `ReadingConfig`."""
 
-    bounded: bool = option_field(
-        False,
-        "bounded",
-        boolean,
-        "The source ends after what the table has at the start. A query ends with it only in AvailableNow.",
+    bounded: bool = flag_field(
+        "bounded", "The source ends after what the table has at the start. A query ends with it only in AvailableNow."
     )
     discovery_interval: timedelta | str = duration_field(
         "1 second",

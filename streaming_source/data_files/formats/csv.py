@@ -16,7 +16,7 @@ from pyarrow import csv
 from alignment import arrow_compute as pc
 from alignment.arrow_compute import to_numpy
 from alignment.watermarks import BoolArray
-from streaming_source.api.options import any_text, boolean, option_field
+from streaming_source.api.options import any_text, flag_field, option_field
 from streaming_source.data_files.evolution import check_distinct, found_as, own_columns
 from streaming_source.data_files.faults import malformed_as
 from streaming_source.data_files.file import StoredFile
@@ -48,7 +48,7 @@ class CsvFormat(RecordFormat):
     those of the schema, in their order; `names` that are given count with a header, too.
     """
 
-    header: bool = option_field(False, "header", boolean, "csv: the first record of each file names its columns.")
+    header: bool = flag_field("header", "csv: the first record of each file names its columns.")
     sep: str = option_field(",", "sep", character, "csv: the character between fields.", "`,`")
     quote: str = option_field('"', "quote", character, "csv: the character around fields; empty for none.", '`"`')
     escape: str = option_field(

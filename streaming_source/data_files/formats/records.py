@@ -16,7 +16,7 @@ from alignment.arrow_compute import from_numpy
 from alignment.shown import log_of
 from alignment.time_texts import UTC
 from alignment.watermarks import BoolArray
-from streaming_source.api.options import any_text, boolean, choice, option_field, text
+from streaming_source.api.options import any_text, choice, flag_field, option_field, text
 from streaming_source.data_files.file import FileRows
 from streaming_source.data_files.formats.base import Chunk
 from streaming_source.data_files.formats.lines import LineFile, LineFormat, line_text
@@ -73,17 +73,11 @@ class RecordFormat(LineFormat):
         "csv, json: add a column of this name, with the fields that no column reads or whose type is another, and "
         "`_file_path`, as JSON text.",
     )
-    multi_line: bool = option_field(
-        False,
-        "multiLine",
-        boolean,
-        "csv: quoted fields may hold line ends; json: a file is one object, or an array of them.",
+    multi_line: bool = flag_field(
+        "multiLine", "csv: quoted fields may hold line ends; json: a file is one object, or an array of them."
     )
-    infer_schema: bool = option_field(
-        False,
-        "inferSchema",
-        boolean,
-        "csv, json: take columns and types from the first file, where no schema is given.",
+    infer_schema: bool = flag_field(
+        "inferSchema", "csv, json: take columns and types from the first file, where no schema is given."
     )
     timestamp_format: str | None = option_field(
         None,
