@@ -14,7 +14,7 @@ import pyarrow as pa
 from alignment import events
 from alignment.combine import SplitStatus
 from alignment.explain import Explanation, LastBatch
-from alignment.plan import MicroBatchPlan, SplitTable
+from alignment.plan import MicroBatchPlan
 from alignment.shown import log_of
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import Boundedness, Source, SplitRange
@@ -27,7 +27,7 @@ from streaming_source.coordinator.ranges import ranges_between, whole_splits
 from streaming_source.coordinator.rules import ReadRules
 from streaming_source.coordinator.runtime import SourceRuntime
 from streaming_source.coordinator.source_explanation import with_source
-from streaming_source.coordinator.state import RunState, SourceState
+from streaming_source.coordinator.state import Run, SourceState
 from streaming_source.exceptions import SourceError
 
 if TYPE_CHECKING:
@@ -84,15 +84,12 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._workers = WorkerPool() if workers is None else workers
         self._group = group
         self._recorder = recorder
-        # Since when only present records are read (AvailableNow); None if more may come.
-        self._drains_from_us: int | None = None
         # When the last micro-batch with records was planned; the first one does not wait for more.
         self._read_us: int | None = None
         # What a batch reads at most: all that a stream had read in this state.
         self._read_at: SourceState[SplitT, CheckpointT] | None = None
         self._announce_again = self._announces_end = self._started = False
-        # Of a run where runs are counted: whether it is one micro-batch, goes on after a crash, and has ended.
-        self._is_one_batch = self._continues_run = self._run_has_ended = False
+        self._run = Run(rules.counts_runs)
         self._runtime: SourceRuntime[SplitT, CheckpointT] | None = None
         self._batch: LastBatch | None = None
         self._warnings = PlannerWarnings(rules)
@@ -147,7 +144,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self._readers, self._schema, self._rules, calls, self._clock_us, needs_event_times=needs_event_times
         )
         self._warnings.of_clock(state, self._clock_us())
-        self._continues_run |= continues_run
+        self._run.goes_on |= continues_run
         has_ended = state.has_ended and not is_read_again
         self._runtime = SourceRuntime.of(
             self._source, host, state.checkpoint, self._rules, self._recorder, has_ended=has_ended
@@ -179,8 +176,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def drain(self, *, is_one_batch: bool = False) -> None:
         """From now on read only present records, to their end (AvailableNow), or in one micro-batch (once)."""
-        self._drains_from_us = self._now_us()
-        self._is_one_batch = is_one_batch
+        self._run.drains_from_us, self._run.is_one_batch = self._now_us(), is_one_batch
         if self._group is not None:
             self._group.drain()
         if self._started:
@@ -297,19 +293,13 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _end_run(self, max_rows: int | None) -> None:
         """Leave in the state that this run has ended, by a micro-batch without records, where runs are counted."""
-        self._run_has_ended, state, table = True, self.state, self.runtime.engine.table
+        self._run.has_ended, state, engine = True, self.state, self.runtime.engine
         # One split alone lets nobody wait.
-        may_wait = len(table) > 1 and (table.statuses == SplitStatus.ACTIVE).any()
-        if (may_wait or (self._rules.in_one_query and state.sequence)) and self._run_of(table) != state.run:
-            self._warnings.of_silent(self.runtime.engine, self._now_us())
+        may_wait = len(engine.table) > 1 and (engine.table.statuses == SplitStatus.ACTIVE).any()
+        is_news = self._run.state_at(engine.table, engine) != state.run
+        if (may_wait or (self._rules.in_one_query and state.sequence)) and is_news:
+            self._warnings.of_silent(engine, self._now_us())
             self._plan(max_rows, goes_on=True)
-
-    def _run_of(self, table: SplitTable) -> RunState | None:
-        """Return what this run has brought up to a table; None where runs are not counted."""
-        if not (self.is_draining and self._rules.counts_runs):
-            return None
-        engine = self.runtime.engine
-        return RunState(engine.silent_in_run(table), engine.idle_clock.is_empty, self._run_has_ended)
 
     def end_batch(self) -> None:
         """Record that the last micro-batch is done: Spark has called for the next one, or reported progress. O(1)."""
@@ -318,7 +308,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     @property
     def is_draining(self) -> bool:
-        return self._drains_from_us is not None
+        return self._run.drains_from_us is not None
 
     def explain(self) -> Explanation | None:
         """Explain why the watermark stands where it does, in positions of the source; None before the start. O(n)."""
@@ -527,7 +517,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self._warnings.of_plan(plan, engine, runtime.event_times, now_us, drains=self.is_draining)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)
-        self._run_has_ended = self._is_one_batch or (self._run_has_ended and not plan.rows)
+        self._run.take(plan.rows)
         table = plan.after.without_positions()
         sequence, late_so_far = self.state.sequence + 1, engine.late + plan.late
         checkpoint = self.host.snapshot(sequence)
@@ -549,7 +539,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             generators=generators,
             time_limit_us=time_limit_us,
             empty_since_us=LONG_AGO_US if table.combined == MAX_WATERMARK else engine.idle_clock.empty_since_us,
-            run=self._run_of(plan.after),
+            run=self._run.state_at(plan.after, engine),
         )
         self._announce_again = False
         finished = engine.commit(plan)
@@ -580,11 +570,6 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         positions = np.array([split.position for split in state.splits], np.int64)
         origins = np.array([split.origin().position for split in state.splits], np.int64)
         table = state.table.at(positions)
-        before, overdue, seen, was_empty = state.run, frozenset[str](), frozenset[str](), False
-        if before is not None and before.has_ended and not self._continues_run:
-            overdue, was_empty = before.silent, before.is_empty
-        elif before is not None:
-            seen = frozenset(table.split_ids) - before.silent
         runtime.engine.apply(
             events.Restored(
                 table=table,
@@ -593,9 +578,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
                 silent_since_us=state.silent_since_us,
                 at_us=self._now_us(),
                 empty_since_us=state.empty_since_us,
-                overdue=overdue,
-                seen=seen,
-                was_empty=was_empty,
+                **self._run.known_of_last(state.run, table.split_ids),
             )
         )
         if runtime.generators is not None and state.generators:
@@ -612,6 +595,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         self.host.forget_splits(split_ids)
 
     def _drain_engine(self) -> None:
-        assert self._drains_from_us is not None
-        self.runtime.engine.apply(events.DrainStarted(self._drains_from_us))
-        self.runtime.event_times.drain(self._drains_from_us)
+        from_us = self._run.drains_from_us
+        assert from_us is not None
+        self.runtime.engine.apply(events.DrainStarted(from_us))
+        self.runtime.event_times.drain(from_us)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
 
 from alignment.codec import Wire
 from alignment.combine import SplitStatus
-from alignment.plan import WatermarkTable
+from alignment.plan import SplitTable, WatermarkTable
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, Int64Array
 from streaming_source.api import Source
 from streaming_source.api.split import SplitT
@@ -18,6 +18,7 @@ from streaming_source.api.split import SplitT
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from alignment.engine import Engine
     from alignment.split_generators import GeneratorState
 
 CheckpointT = TypeVar("CheckpointT")
@@ -34,6 +35,39 @@ class RunState:
     silent: frozenset[str] = frozenset()
     is_empty: Annotated[bool, Wire("empty")] = False
     has_ended: Annotated[bool, Wire("ended")] = False
+
+
+@dataclass(slots=True)
+class Run:
+    """The run that a planner is in, until it `has_ended`; if it `counts`, a split silent in it is idle in the next.
+
+    Only present records are read since `drains_from_us` (AvailableNow; None if more may come), all in one micro-batch
+    if it `is_one_batch`. It `goes_on` if a run before it planned a micro-batch that was not committed.
+    """
+
+    counts: bool
+    drains_from_us: int | None = None
+    is_one_batch: bool = False
+    goes_on: bool = False
+    has_ended: bool = False
+
+    def state_at(self, table: SplitTable, engine: Engine) -> RunState | None:
+        """Return what it has brought up to a table; None where runs are not counted."""
+        if self.drains_from_us is None or not self.counts:
+            return None
+        return RunState(engine.silent_in_run(table), engine.idle_clock.is_empty, self.has_ended)
+
+    def take(self, rows: int) -> None:
+        """Take a micro-batch that was planned."""
+        self.has_ended = self.is_one_batch or (self.has_ended and not rows)
+
+    def known_of_last(self, last: RunState | None, split_ids: Collection[str]) -> dict[str, Any]:
+        """Return what `Restored` has of the splits by a state of the last run; of this one, if it goes on."""
+        if last is None:
+            return {}
+        if last.has_ended and not self.goes_on:
+            return {"overdue": last.silent, "was_empty": last.is_empty}
+        return {"seen": frozenset(split_ids) - last.silent}
 
 
 @dataclass(frozen=True, slots=True)
