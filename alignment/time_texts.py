@@ -50,6 +50,12 @@ def parse_iso8601(texts: pa.Array, zone: str = UTC) -> _Micros:
     return _parsed(texts, zone, _ISO)
 
 
+def iso8601_us(text: str, zone: str = UTC) -> int | None:
+    """Return one such time in microseconds since 1970; None if the text is none."""
+    (us,), (is_time,) = parse_iso8601(pa.array([text]), zone)
+    return int(us) if is_time else None
+
+
 def parse_times(texts: pa.Array, zone: str | None = UTC) -> _Micros:
     """Read an array of texts as times, as Spark's cast does.
 

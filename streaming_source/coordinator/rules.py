@@ -10,12 +10,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
-import pyarrow as pa
-
 from alignment.event_time_range import EventTimeRange, Overlap
 from alignment.plan import PlanningRules
 from alignment.strategy import WatermarkStrategy
-from alignment.time_texts import parse_iso8601
+from alignment.time_texts import iso8601_us
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import FAR_US, LONG_AGO_US, MAX_WATERMARK
 from streaming_source.api.options import (
@@ -52,7 +50,7 @@ def _warn_after(name: str, value: str) -> int:
 
 
 def _time_text(name: str, value: str) -> str:
-    if not parse_iso8601(pa.array([value]))[1][0]:
+    if iso8601_us(value) is None:
         raise OptionError(f"option {name} = {value!r}: must be a time such as 2024-01-31T10:00:00Z")
     return value
 

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-
 from alignment.arrow_times import time_zone
 from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import InvalidArgumentError
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
-from alignment.time_texts import UTC, parse_iso8601
+from alignment.time_texts import UTC, iso8601_us
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner, TimestampAssigner
 from streaming_source.api import Option, OptionSet
 from streaming_source.api.options import any_text, arguments, choice, duration, optional_duration, text
@@ -185,14 +183,13 @@ def _time(option: str, written: str | None, zone: str | None) -> int | None:
     """Return microseconds since the epoch; a text without a zone is in `zone`."""
     if written is None:
         return None
-    of_text = pa.array([written])
-    (us,), _ = parse_iso8601(of_text, zone or UTC)
-    if zone is None and us != parse_iso8601(of_text, "+01:00")[0][0]:
+    us = iso8601_us(written, zone or UTC)
+    if zone is None and us != iso8601_us(written, "+01:00"):
         raise OptionError(
             f"option {option} = {written!r} has no zone, and a data source does not know that of the session; "
             "write it with one, as in 2024-01-31T10:00:00Z, or add option timeZone"
         )
-    return int(us)
+    return us
 
 
 def strategy_of(values: Mapping[str, Any], given: Mapping[str, Any] = {}) -> WatermarkStrategy:

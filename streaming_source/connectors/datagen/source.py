@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from alignment.durations import format_duration, parse_duration_us
-from alignment.time_texts import parse_iso8601
+from alignment.time_texts import iso8601_us
 from streaming_source.api import (
     Boundedness,
     JsonSerializer,
@@ -76,10 +76,9 @@ def _moment(name: str, value: datetime | str) -> datetime:
     if isinstance(value, datetime):
         time_us = _epoch_us(value)
     elif isinstance(value, str):
-        times, valid = parse_iso8601(pa.array([value]))
-        if not valid[0]:
+        if (found_us := iso8601_us(value)) is None:
             raise OptionError(f"{name} = {value!r}: must be an ISO-8601 time, like 2024-01-01T00:00:00Z")
-        time_us = int(times[0])
+        time_us = found_us
     else:
         raise OptionError(f"{name} = {value!r}: must be a datetime, or ISO-8601 text like 2024-01-01T00:00:00Z")
     try:

@@ -12,11 +12,10 @@ from functools import partial
 from glob import escape
 from typing import Final
 
-import pyarrow as pa
 from pyarrow import fs
 
 from alignment.shown import log_of, without_secrets
-from alignment.time_texts import parse_iso8601
+from alignment.time_texts import iso8601_us
 from streaming_source.data_files.faults import StoreRetries
 from streaming_source.data_files.stores import (
     NO_STORAGE_OPTIONS,
@@ -151,10 +150,9 @@ def modified_ms(option: str, text: str | None, zone: str) -> int | None:
     """Return the time of an option in milliseconds, None without one; raises an `OptionError` if it is no time."""
     if text is None:
         return None
-    micros, valid = parse_iso8601(pa.array([text]), zone)
-    if not valid[0]:
+    if (time_us := iso8601_us(text, zone)) is None:
         raise OptionError(f"option {option} = {text!r}: must be a time such as 2024-01-31T00:00:00")
-    return int(micros[0]) // 1000
+    return time_us // 1000
 
 
 def is_hidden(name: str) -> bool:

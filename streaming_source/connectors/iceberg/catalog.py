@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import pyarrow as pa
 from pyarrow import fs
 
+from alignment.sentence import named
 from alignment.shown import scrubbed, without_secrets
 from streaming_source.data_files.faults import store_fault
 from streaming_source.data_files.stores import StorageOptions
@@ -249,8 +250,7 @@ def _instead_of(catalog: CatalogProperties, name: str) -> str:
 
 def _some(names: list[str], wanted: str) -> str:
     near = get_close_matches(wanted, names, _NAMED)
-    shown = [*near, *(name for name in names if name not in near)][:_NAMED]
-    return ", ".join(map(repr, shown)) + (f" and {len(names) - len(shown)} more" if names[_NAMED:] else "") or "none"
+    return named([*near, *(name for name in names if name not in near)], _NAMED) or "none"
 
 
 def _named(catalog: CatalogProperties) -> str:

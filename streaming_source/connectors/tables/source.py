@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from alignment.time_texts import UTC, parse_iso8601
+from alignment.time_texts import UTC, iso8601_us
 from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.connectors.tables.enumerator import TableEnumerator
 from streaming_source.connectors.tables.lister import Table
@@ -82,8 +82,7 @@ class TableSource(Table, Source[TableSplit, TableCheckpoint]):
         ISO-8601 text, a date, or a `datetime`; None if it is no time.
         """
         written = value.isoformat() if isinstance(value, datetime) else value
-        times, valid = parse_iso8601(pa.array([written]), self.time_zone or UTC)
-        return int(times[0]) if valid[0] else None
+        return iso8601_us(written, self.time_zone or UTC)
 
     # ---- Source ------------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,10 @@ import json
 import time
 from typing import Annotated, Final
 
-import pyarrow as pa
 import typer
 
 from alignment.durations import parse_duration_us
-from alignment.time_texts import UTC, parse_iso8601
+from alignment.time_texts import iso8601_us
 from streaming_source.exceptions import OptionError
 from streaming_source.tools.cli.given_source import key_values
 
@@ -83,7 +82,6 @@ def complete_table(
 
 
 def _time(text: str) -> int:
-    (us,), (is_time,) = parse_iso8601(pa.array([text]), UTC)
-    if not is_time:
+    if (us := iso8601_us(text)) is None:
         raise OptionError(f"--until {text!r}: must be a time such as 2026-01-01T13:00; give one in ISO-8601")
-    return int(us)
+    return us
