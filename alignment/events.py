@@ -15,32 +15,6 @@ from alignment.plan import SplitTable
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK, Int64Array
 
-__all__ = [
-    "BlocksIndexed",
-    "DrainStarted",
-    "EmitPeriodElapsed",
-    "Event",
-    "GroupLimitMoved",
-    "HorizonMoved",
-    "IdleWatermarkMoved",
-    "LookedAhead",
-    "NoMoreSplits",
-    "OpaqueBlockIndexed",
-    "PlanCommitted",
-    "Planned",
-    "Probed",
-    "RangeReport",
-    "RangesReported",
-    "Restored",
-    "ScanMoved",
-    "SourceWatermarkMoved",
-    "SplitAbandoned",
-    "SplitCompleted",
-    "SplitsAssigned",
-    "SplitsBlocked",
-    "TimeLimitMoved",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RangeReport:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -80,7 +80,11 @@ class ReplayedPlan:
 _TYPES: Final = {
     kind.__name__: kind
     for kind in (
-        *(getattr(events, name) for name in events.__all__ if name != "Event"),
+        *get_args(events.Event),
+        events.LookedAhead,
+        events.PlanCommitted,
+        events.Planned,
+        events.RangeReport,
         EngineStarted,
         MicroBatchPlan,
         EventTimeRange,

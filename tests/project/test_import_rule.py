@@ -213,8 +213,8 @@ def test_every_module_has_a_docstring() -> None:
 def test_the_modules_that_users_import_and_no_others_say_what_they_export() -> None:
     exporting = {module.name for module in modules(ROOT) if defines_all(module) and not module.is_package}
     packages = {module.name for module in modules(ROOT) if module.is_package}
-    # The list of events is what a recording declares; the other module hands on names of PySpark.
-    assert exporting == {*MODULES, "alignment.events", "streaming_source.spark.before_4_2"} - packages
+    # It hands on names of PySpark.
+    assert exporting == {*MODULES, "streaming_source.spark.before_4_2"} - packages
     assert {*MODULES} & packages <= {module.name for module in modules(ROOT) if defines_all(module)}
 
 
