@@ -281,7 +281,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _ends_trigger(self, max_rows: int | None) -> bool:
         """Return whether a run (AvailableNow) that has nothing to plan has done so in this trigger, or for good."""
-        if self._group is None or not self._group.holds(self.runtime.engine.nearest_us()):
+        if self._group is None or not self._group.membership.holds(self.runtime.engine.nearest_us()):
             self._warnings.of_unread(self.runtime.engine)
             self._end_run(max_rows)
             return True
@@ -406,7 +406,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             plan = engine.plan(now_us, max_rows, min_rows=min_rows, waits_until_us=waits_until_us)
         if awaits_scan and plan.awaits_scan:
             return False
-        lets_others_plan = group is not None and group.lets_others_plan
+        lets_others_plan = group is not None and group.membership.lets_others_plan
         nearest_us = engine.nearest_us() if lets_others_plan else None
         if nearest_us is not None or (lets_others_plan and self.is_draining):
             # A micro-batch, maybe without records, so that Spark goes on to the next trigger, in which this source
@@ -437,7 +437,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
         engine, status = self.runtime.engine, self.runtime.engine.status_after(plan)
         # First, since it may find more records.
-        needs_lookahead = group.needs_lookahead and self._rules.options.min_rows_per_trigger is None
+        needs_lookahead = group.membership.needs_lookahead and self._rules.options.min_rows_per_trigger is None
         lookahead = self._look_ahead(max_rows) if needs_lookahead else None
         nearest_us = engine.nearest_us()
         # A source that has read all records of a run does not count in the group.
@@ -457,7 +457,7 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _may_wait_for_rows(self) -> bool:
         """Return whether rows may wait for more: no other source waits for this one, and all present rows are known."""
-        is_waited_for = self._group is not None and self._group.is_waited_for
+        is_waited_for = self._group is not None and self._group.membership.is_waited_for
         return not is_waited_for and self.runtime.event_times.knows_all
 
     def _ends_wait(self) -> bool:

@@ -83,21 +83,6 @@ class GroupExchange:
     # ---- what the planner asks -----------------------------------------------------------------------------------
 
     @property
-    def needs_lookahead(self) -> bool:
-        """True if the plans of this source tell the others how far they get."""
-        return self.membership.needs_lookahead
-
-    @property
-    def is_waited_for(self) -> bool:
-        """True if another source has records that it may not read before this one goes on."""
-        return self.membership.is_waited_for
-
-    @property
-    def lets_others_plan(self) -> bool:
-        """True if the last plan, the first one, reads nothing, as sources of the query have not planned yet."""
-        return self.membership.lets_others_plan
-
-    @property
     def may_go_on(self) -> bool:
         """True if the last plan is not the next one, by what others have reported since. Some microseconds."""
         if self.membership.waits and self.membership.needs_lookahead and self.location.version() != self._seen_version:
@@ -140,10 +125,6 @@ class GroupExchange:
     def end_plan(self, progress: Progress) -> None:
         """Report how far the source is after a plan."""
         self._take(group_events.PlanEnded(self.now_us(), progress))
-
-    def holds(self, next_us: int | None) -> bool:
-        """Return whether the limit of the last plan keeps this source from its next record."""
-        return self.membership.holds(next_us)
 
     def wait_for_others(self) -> bool:
         """Let a run that can do nothing but wait for other sources wait for a moment.
