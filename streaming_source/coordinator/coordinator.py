@@ -240,7 +240,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
             self.host.run()
             self._take_added()
             if self.is_draining:
-                event_times.extend_snapshot()
+                if event_times.index is not None:
+                    event_times.index.extend_snapshot()
             elif engine.emits_at_us <= (now_us := self._now_us()):
                 engine.apply(events.EmitPeriodElapsed(now_us))
             self._block_splits()
@@ -469,16 +470,16 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
 
     def _assign_waiting(self, max_rows: int | None) -> None:
         """Assign splits that wait: as many as can be in work, and more if `max_rows` admits their records."""
-        engine, event_times = self.runtime.engine, self.runtime.event_times
-        while engine.horizon_us < MAX_WATERMARK:
+        engine, index = self.runtime.engine, self.runtime.event_times.index
+        while engine.horizon_us < MAX_WATERMARK and index is not None:
             if max_rows is not None:
                 finishing = engine.read_to_their_ends(max_rows)
                 if finishing is None:
                     return
-                event_times.expect_finished(finishing)
+                index.expect_finished(finishing)
             nearest_us = engine.nearest_us()
             readable = engine.readable_splits()
-            if not event_times.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
+            if not index.assign_waiting(readable, MAX_WATERMARK if nearest_us is None else nearest_us):
                 return
             self._take_added()
 
@@ -512,8 +513,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
     def _commit(self, plan: MicroBatchPlan, time_limit_us: int | None, now_us: int) -> None:
         runtime, engine = self.runtime, self.runtime.engine
         ids = plan.after.split_ids
-        if plan.late.any():
-            runtime.event_times.count_late({ids[slot]: int(plan.late[slot]) for slot in np.flatnonzero(plan.late)})
+        if (index := runtime.event_times.index) is not None and plan.late.any():
+            index.count_late({ids[slot]: int(plan.late[slot]) for slot in np.flatnonzero(plan.late)})
         self._warnings.of_plan(plan, engine, runtime.event_times, now_us, drains=self.is_draining)
         numbers = cast("list[RecordNumber]", plan.after.positions.tolist())
         splits = runtime.event_times.commit_plan(ids, numbers)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streaming_source.api import SplitRange
 from streaming_source.api.split import SplitT
 from streaming_source.coordinator.state import CheckpointT, SourceState
-from streaming_source.exceptions import DataLossError
+from streaming_source.exceptions import DataLossError, UnsupportedOperationError
 
 if TYPE_CHECKING:
     from streaming_source.coordinator.runtime import SourceRuntime
@@ -85,7 +85,9 @@ def _left_out(
         return []
     before, in_work = start.by_id(), frozenset(end.table.split_ids)
     left = [split for split in start.unfinished() if split.split_id not in in_work]
-    found = runtime.event_times.finished_between(left, start.checkpoint, end.checkpoint, in_work)
+    if (index := runtime.event_times.index) is None:
+        raise UnsupportedOperationError(f"{runtime.name} has no checkpoint that names finished splits")
+    found = index.finished_between(left, start.checkpoint, end.checkpoint, in_work)
     if (len(found), sum(split.position for split in found)) != end.left_out:
         raise DataLossError(
             f"{runtime.name}: the micro-batch that is read again had read {end.left_out[1]} records of "

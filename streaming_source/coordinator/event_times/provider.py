@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType
 
@@ -36,7 +36,8 @@ ahead it counts records from the position at which the split was taken over: pos
 class EventTimeProvider(ABC, Generic[SplitT]):
     """Fills the planner's index, and turns its numbers into splits and ranges, on the coordinator's thread.
 
-    A *number* is what the index has for a position of the source: see `RecordNumber`.
+    A *number* is what the index has for a position of the source: see `RecordNumber`. `index` is the enumerator, if it
+    has an index of its own.
 
     It `goes_back` if planning can go on from an earlier state without a new enumerator. The index keeps `cached_times`;
     opaque blocks are cut where `first_later` finds, if there are any. It `loads_ahead` if to load exact event times
@@ -46,6 +47,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
     goes_back: ClassVar[bool] = True
     loads_ahead: ClassVar[bool] = False
     cached_times: ClassVar[int] = CACHED_TIMES
+    index: SupportsEventTimeIndex[SplitT] | None = None
     first_later: FirstLater | None = None
     drains_from_us: int | None = None
 
@@ -80,21 +82,6 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         """These were read to their ends, and leave the state."""
-
-    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        return False
-
-    def expect_finished(self, split_ids: Collection[str]) -> None:
-        """See `SupportsEventTimeIndex`."""
-
-    def count_late(self, late: Mapping[str, int]) -> None:
-        """See `SupportsEventTimeIndex`."""
-
-    def finished_between(
-        self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
-    ) -> Sequence[SplitT]:
-        """See `SupportsEventTimeIndex`."""
-        raise UnsupportedOperationError(f"{type(self).__name__} has no checkpoint that names finished splits")
 
     @abstractmethod
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
@@ -155,9 +142,6 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         """Take what was there at a processing time for all there is (AvailableNow)."""
         self.drains_from_us = from_us
 
-    def extend_snapshot(self) -> None:
-        """While draining, before each plan: see `SupportsEventTimeIndex`."""
-
     def find_expected(self, ends: Mapping[str, int]) -> Callable[[], bool]:
         """Find the records that there are before these positions of splits; return what checks if they are found."""
         return lambda: True
@@ -195,6 +179,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
     Records themselves, of which a watermark generator needs columns, are read here once they are planned.
     """
 
+    index: SupportsEventTimeIndex[SplitT]
     # What it added of the records since an earlier state is forgotten.
     goes_back = False
 
@@ -211,7 +196,7 @@ class IndexedTimes(EventTimeProvider[SplitT]):
                 "watermarks; use for_bounded_out_of_orderness(...), or for_generator(...) for a rule of your own"
             )
         self._source = source
-        self._index = index
+        self.index = index
         self._schema = schema
         self._strategy = strategy
         # Only one that adds opaque blocks overrides it.
@@ -223,40 +208,24 @@ class IndexedTimes(EventTimeProvider[SplitT]):
 
     def finish_splits(self, split_ids: Iterable[str]) -> None:
         for split_id in split_ids:
-            self._index.finish_split(split_id)
-
-    def assign_waiting(self, readable: int, nearest_us: int) -> bool:
-        return self._index.assign_waiting(readable, nearest_us)
-
-    def expect_finished(self, split_ids: Collection[str]) -> None:
-        self._index.expect_finished(split_ids)
-
-    def count_late(self, late: Mapping[str, int]) -> None:
-        self._index.count_late(late)
-
-    def finished_between(
-        self, left: Sequence[SplitT], start: Any, end: Any, in_work: Collection[str]
-    ) -> Sequence[SplitT]:
-        return self._index.finished_between(left, start, end, in_work)
+            self.index.finish_split(split_id)
 
     def commit_plan(self, split_ids: Sequence[str], numbers: Sequence[RecordNumber]) -> tuple[SplitT, ...]:
-        return tuple(
-            self._index.split_at(split_id, number) for split_id, number in zip(split_ids, numbers, strict=True)
-        )
+        return tuple(self.index.split_at(split_id, number) for split_id, number in zip(split_ids, numbers, strict=True))
 
     def ranges(self, start: SplitT, end: SplitT, rows_per_range: int) -> Sequence[SplitRange[SplitT]]:
-        return self._index.ranges(start, end, rows_per_range)
+        return self.index.ranges(start, end, rows_per_range)
 
     def event_times(self, split_id: str, start: int, stop: int) -> Int64Array:
-        return self._index.event_times(split_id, start, stop)
+        return self.index.event_times(split_id, start, stop)
 
     def blocks(self, split_id: str, start: int, stop: int) -> Iterable[FetchedBlock]:
         # Here and not above: it brings the readers with it.
         from streaming_source.coordinator.event_times.ahead_reader import read_range
 
         assigner, columns = self._strategy.timestamp_assigner, self._strategy.generator_columns
-        ends = self._index.split_at(split_id, start), self._index.split_at(split_id, stop)
-        for part in self._index.ranges(*ends, stop - start):
+        ends = self.index.split_at(split_id, start), self.index.split_at(split_id, stop)
+        for part in self.index.ranges(*ends, stop - start):
             yield from read_range(self._source, part.split, self._schema, assigner, columns)
 
     @property
@@ -265,7 +234,4 @@ class IndexedTimes(EventTimeProvider[SplitT]):
         return self.first_later is None
 
     def place_of(self, split_id: str, number: int) -> str | None:
-        return self._index.place_of(split_id, number) or self._index.split_at(split_id, number).place
-
-    def extend_snapshot(self) -> None:
-        self._index.extend_snapshot()
+        return self.index.place_of(split_id, number) or self.index.split_at(split_id, number).place
