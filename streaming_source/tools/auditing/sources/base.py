@@ -147,6 +147,12 @@ class AuditedSource(ABC):
     name: str
     """A path, or topics, as the report shows them."""
 
+    time: str
+    """The column or field from which event times come, by its name in the query, or in `aligned_kafka`."""
+
+    format_name: str | None = None
+    """The format of its files, as in option `fileFormat`; None if it has none."""
+
     workers: int = 4
     """Splits that are read concurrently."""
 
@@ -154,11 +160,6 @@ class AuditedSource(ABC):
     def notes(self) -> Sequence[str]:
         """Remarks that a reader of the report needs to judge the counts; complete after `reads`."""
         return ()
-
-    @property
-    def format_name(self) -> str | None:
-        """The format of its files or values; None if they have none."""
-        return None
 
     @property
     def has_assumed_order(self) -> bool:
@@ -169,11 +170,6 @@ class AuditedSource(ABC):
     def needs_zone(self) -> bool:
         """True if its times say no zone, so that they depend on that in which they are read."""
         return False
-
-    @property
-    @abstractmethod
-    def time(self) -> str:
-        """The column or field from which event times come."""
 
     @abstractmethod
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:

@@ -89,24 +89,14 @@ class FilesSource(AuditedSource):
         self._given_columns: pa.Schema | None = chosen["dataSchema"]
         self._zoneless_format = _by_place(fmt, schema)
         self._drops_malformed = fmt.name in ("csv", "json") and chosen.get("mode") == "DROPMALFORMED"
-        self._format = self._zoneless_format.in_zone(event_time.zone_name)
+        self._format, self.format_name = self._zoneless_format.in_zone(event_time.zone_name), fmt.name
         if event_time.column is None:
             column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
             event_time = replace(event_time, column=column)
         event_time = replace(event_time, column=exact_path(schema, str(event_time.column)))
-        self._time = event_time
+        self._time, self.time = event_time, str(event_time.column)
         self._assigner = event_time.assigner()
         self._schema = _column_of(schema, event_time)
-
-    @property
-    def time(self) -> str:
-        """The event-time column."""
-        return str(self._time.column)
-
-    @property
-    def format_name(self) -> str:
-        """The name of the format, as in option `fileFormat`."""
-        return self._format.name
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
         """Yield each file once."""

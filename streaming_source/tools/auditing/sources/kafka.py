@@ -87,8 +87,8 @@ class KafkaTopics(AuditedSource):
         )
         self._clients = KeptClients()
         schema = self._source.schema()
-        self._time = replace(event_time, column=exact_path(schema, event_time.column or _TIMESTAMP))
-        self._assigner = self._time.assigner()
+        self.time = exact_path(schema, event_time.column or _TIMESTAMP)
+        self._assigner = replace(event_time, column=self.time).assigner()
         column = top_level_column(self.time, schema.names)
         if column not in schema.names:
             raise OptionError(
@@ -96,11 +96,6 @@ class KafkaTopics(AuditedSource):
                 "value with -o valueFormat=json -o valueSchema=... as in --time value.ts"
             )
         self._columns = MessageColumns(pa.schema([schema.field(column)]), self._source.values)
-
-    @property
-    def time(self) -> str:
-        """The event-time column, by its name in `aligned_kafka`."""
-        return str(self._time.column)
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
         """Yield each range of offsets that is not empty, partition by partition."""

@@ -153,6 +153,7 @@ class AuditedTable(AuditedSource):
         self.kind, self.name = table.name.removeprefix("aligned_"), name
         self._number, self._table, self._start, self._reads_changes = number, table, start, reads_changes
         self._format, self._files, self._notes = ParquetFormat(), table.open_files(), list[str]()
+        self.format_name = self._format.name
         self._all_columns = table.schema()
         column = event_time.column
         if column is None:
@@ -165,16 +166,6 @@ class AuditedTable(AuditedSource):
                 f"source = {name!r} is the table {self._lister.table_id}, and the query read the table "
                 f"{known[0].table_id}; give the path of that one"
             )
-
-    @property
-    def time(self) -> str:
-        """The event-time column, by its name in the query."""
-        return self._column
-
-    @property
-    def format_name(self) -> str:
-        """The format of the table's files."""
-        return self._format.name
 
     @property
     def notes(self) -> Sequence[str]:
@@ -191,8 +182,8 @@ class AuditedTable(AuditedSource):
                 yield self._read(None, found)
 
     def _set_time(self, time: EventTime) -> None:
-        self._column = str(time.column)
-        top = top_level_column(self._column, self._all_columns.names)
+        self.time = str(time.column)
+        top = top_level_column(self.time, self._all_columns.names)
         if top not in self._all_columns.names:
             names = ", ".join(self._all_columns.names)
             raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
