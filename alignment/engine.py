@@ -131,7 +131,8 @@ class Engine:
         self._planned_us = self._stands_since_us = 0
         self._max_rows: int | None = None
         self._min_rows: int | None = None
-        self._reads_at_us: int = MAX_WATERMARK
+        # When the last plan's wait for more rows is over, in processing time; `MAX_WATERMARK` if it did not wait.
+        self.reads_at_us: int = MAX_WATERMARK
 
     # ---- events --------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Engine:
         self.horizon_us = MAX_WATERMARK
         self._source_us, self._writer = MIN_WATERMARK, None
         self.last_plan = self._pending = None
-        self._reads_at_us = MAX_WATERMARK
+        self.reads_at_us = MAX_WATERMARK
         self._stands_since_us = event.at_us
         self._announced = self.table = event.table
         self.late = event.late
@@ -286,11 +287,6 @@ class Engine:
         """True if a plan may differ from the last one: something changed, or a split may have become idle. O(1)."""
         return self._changed or self.idle_clock.is_due()
 
-    @property
-    def reads_at_us(self) -> int:
-        """When the last plan's wait for more rows is over, in processing time; `MAX_WATERMARK` if it did not wait."""
-        return self._reads_at_us
-
     def plan(
         self,
         now_us: int,
@@ -309,7 +305,7 @@ class Engine:
         self._changed = False
         self._max_rows, self._min_rows = max_rows, min_rows
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
-        self._reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
+        self.reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
         before, *_, conditions = given = self._given(max_rows, holds_rows=holds_rows)
         ends = self.index.ends()
         if self._reactive is None:
@@ -546,7 +542,7 @@ class Engine:
                 self.rules.out_of_orderness_us, drift_us, self.idle_clock.timeout_us, self._max_rows, self._min_rows
             ),
             is_draining=self._drains_from_us is not None,
-            reads_at_us=self._reads_at_us,
+            reads_at_us=self.reads_at_us,
             probed_us=self.idle_clock.last_probe_us,
             counts_runs=self._drains_from_us is not None and self.idle_clock.counts_runs,
             # Else what was found and is unread holds the watermark.

@@ -94,7 +94,7 @@ class DeltaLister:
         self._open_table, self._locate, self._start = open_table, locate, start
         self._reads_outside = reads_outside
         self._schema = schema
-        self._table_id = str(table.metadata().id)
+        self.table_id = str(table.metadata().id)
         # A query reads the columns as the table has them when it starts: files of other versions are read as these.
         self._columns = DeltaColumns.of_table(table, zone)
         self._columns_of = table.version()
@@ -104,10 +104,6 @@ class DeltaLister:
         self._deleted = DeletionVectors(title, open_table)
         self._changes = ColumnChanges(schema_evolution)
         self._empty_looks = 0
-
-    @property
-    def table_id(self) -> str:
-        return self._table_id
 
     def start(self) -> Start:
         if self._started is None:
@@ -267,10 +263,10 @@ class DeltaLister:
         )
 
     def _take_metadata(self, version: int, metadata: Mapping[str, Any]) -> None:
-        if (table_id := str(metadata.get("id"))) != self._table_id:
+        if (table_id := str(metadata.get("id"))) != self.table_id:
             raise DataLossError(
                 f"{self._title}, version {version}, has the id {table_id}, and the one that was read has "
-                f"{self._table_id}: it was replaced; use a new checkpointLocation"
+                f"{self.table_id}: it was replaced; use a new checkpointLocation"
             )
         if version <= self._columns_of:
             # A stream that was stopped comes by what the query knows already.

@@ -31,7 +31,8 @@ def last_micro_batch(filesystem: fs.FileSystem, root: str) -> int | None:
 class SinkLog:
     """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
 
-    `paths` are the files in the log, below the root, as of the last `refresh`. Other files are not read: their
+    `paths` are the files in the log, below the root, as of the last `refresh`, and `last` is the last micro-batch of
+    them; -1 before the first. Other files are not read: their
     micro-batch failed, wrote them twice, or is not finished. As in Spark (`MetadataLogFileIndex`), the log counts only
     if it is in the path that is read, not in a directory below. It has a file `N` for each micro-batch: a line `v1`,
     and a JSON object for each file written. `N.compact` replaces the files of all micro-batches up to `N`.
@@ -42,17 +43,11 @@ class SinkLog:
         self._root = root
         self._folder = posixpath.join(root, SINK_LOG)
         self.paths: set[str] = set()
-        # Number of the last micro-batch that was read.
-        self._read = -1
-
-    @property
-    def last(self) -> int:
-        """The last micro-batch whose files are in `paths`; -1 before the first."""
-        return self._read
+        self.last = -1
 
     def refresh(self) -> bool:
         """Read new entries; return whether there were any."""
-        before = self._read
+        before = self.last
         for trial in range(_TRIALS):
             try:
                 self._refresh()
@@ -62,13 +57,13 @@ class SinkLog:
                     raise
             else:
                 break
-        return self._read != before
+        return self.last != before
 
     def _refresh(self) -> None:
         listed = self._filesystem.get_file_info(fs.FileSelector(self._folder))
         matches = [found for info in listed if (found := _SINK_LOG_ENTRY.fullmatch(info.base_name))]
         compacted = max((int(found[1]) for found in matches if found[2]), default=-1)
-        paths, read = self.paths, self._read
+        paths, read = self.paths, self.last
         if compacted > read:
             paths, read = set(self._files_of(f"{compacted}.compact")), compacted
         following = sorted(number for found in matches if not found[2] and (number := int(found[1])) > read)
@@ -77,7 +72,7 @@ class SinkLog:
             if number != expected:
                 raise self._malformed(str(number), f"that of micro-batch {expected}, which comes before it, is missing")
             new += self._files_of(str(number))
-        self.paths, self._read = paths.union(new), following[-1] if following else read
+        self.paths, self.last = paths.union(new), following[-1] if following else read
 
     def _files_of(self, name: str) -> Iterator[str]:
         with self._filesystem.open_input_stream(posixpath.join(self._folder, name), compression=None) as file:

@@ -102,8 +102,8 @@ class IcebergLister:
         schema_evolution: str,
     ) -> None:
         self._title, self._table, self._reload, self._start = title, table, reload, start
-        self._file_system, self._schema = files, schema
-        self._table_id = str(self._table.metadata.table_uuid)
+        self._file_system, self.schema = files, schema
+        self.table_id = str(self._table.metadata.table_uuid)
         # A query reads the columns as the table has them when it starts: files of other snapshots are read as these.
         self._columns = columns(self._table)
         self._schema_id = self._table.metadata.current_schema_id
@@ -133,15 +133,6 @@ class IcebergLister:
             assigner=RecordTimestampAssigner(),
             schema_evolution="ignore",
         )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns that are read."""
-        return self._schema
-
-    @property
-    def table_id(self) -> str:
-        return self._table_id
 
     def start(self) -> Start:
         return self._start(self._table, self._inherits)
@@ -224,10 +215,10 @@ class IcebergLister:
         known = self._table
         # The ancestors of a snapshot that is known stay as they are.
         table = known if last is not None and known.metadata.snapshot_by_id(last) is not None else self._reload(known)
-        if str(table.metadata.table_uuid) != self._table_id:
+        if str(table.metadata.table_uuid) != self.table_id:
             raise DataLossError(
                 f"{self._title} has the id {table.metadata.table_uuid}, and the one that was read has "
-                f"{self._table_id}: it was dropped and made anew; use a new checkpointLocation"
+                f"{self.table_id}: it was dropped and made anew; use a new checkpointLocation"
             )
         self._table = table
         if last is None and table is known:
@@ -307,13 +298,13 @@ class IcebergLister:
         if metadata.current_schema_id == self._schema_id:
             return
         now, title = IcebergColumns(self._title, metadata.schema()), f"{self._title}, snapshot {version},"
-        self._changes.check(title, self._columns.top_level(), now.top_level(), self._schema.names)
+        self._changes.check(title, self._columns.top_level(), now.top_level(), self.schema.names)
         self._schema_id = metadata.current_schema_id
 
     # ---- a file ------------------------------------------------------------------------------------------------------
 
     def data_file(self, file: TableFile) -> DataFile:
-        given = given_of(file.partition, self._columns, self._schema)
+        given = given_of(file.partition, self._columns, self.schema)
         deleted = None if file.deletes is None else self._deleted_rows(file, *file.deletes)
         origin = f"{self._title}, snapshot {file.version}"
         return DataFile(file.path, given, deleted, self._columns.stored, origin)
