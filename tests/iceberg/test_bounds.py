@@ -108,7 +108,8 @@ def test_an_upper_bound_is_good_to_its_millisecond(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "assigner"),
     [
-        (pa.timestamp("us"), FieldTimestampAssigner("ts", zone="Europe/Berlin")),
+        # West of Greenwich: a query with the exact watermark has no times before 1970.
+        (pa.timestamp("us"), FieldTimestampAssigner("ts", zone="America/New_York")),
         (pa.date32(), FieldTimestampAssigner("ts", zone="UTC")),
         (pa.int64(), FieldTimestampAssigner("ts", unit="s")),
         (pa.int32(), FieldTimestampAssigner("ts", unit="s")),
