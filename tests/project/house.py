@@ -43,7 +43,7 @@ MOST = {
     "modules in the planner's process": 94,
     "calls across a module's border": 756,
     "features entered that no option sets": 0,
-    "lines to text and back": 764,
+    "lines to text and back": 755,
 }
 """What `test_house.py` holds: a figure that comes down is written here, and does not go up again."""
 
