@@ -52,6 +52,7 @@ class Situation:
         in_group: bool = False,
         available_now: bool = False,
         note: str | None = None,
+        exact: bool = True,
     ) -> None:
         self.clock = FakeClock()
         self.clock.advance_to(START_US)
@@ -71,6 +72,7 @@ class Situation:
             reports=reports,
             group=self._exchange("testing") if in_group else None,
             available_now=available_now,
+            exact=exact,
         )
         self._codec = OffsetCodec(self.source)
         self.recentProgress: list[dict[str, Any]] = []

@@ -113,7 +113,8 @@ def test_a_backlog_that_shrinks_needs_no_larger_read_limit(tmp_path: Path) -> No
 def test_times_of_1970_may_be_of_another_unit(tmp_path: Path) -> None:
     query = Situation(tmp_path, {"a": [1_767_261_600_000, 1_767_261_601_000]}).run()
     assert advice(query)["timestampUnit"].startswith("The event times of 'a' are of 1970: seconds that are read as mi")
-    query = Situation(tmp_path / "ms", {"a": [1_767_261_600_000 * SECOND]}).run()
+    # With the exact watermark such a time is none.
+    query = Situation(tmp_path / "ms", {"a": [1_767_261_600_000 * SECOND]}, exact=False).run()
     assert "'a' are more than 500 years ahead: milliseconds that are read as seconds" in advice(query)["timestampUnit"]
 
 

@@ -14,7 +14,7 @@ from alignment.engine import Engine
 from alignment.exceptions import UnknownSplitError
 from alignment.index import EventTimeIndex
 from alignment.plan import PlanningRules
-from alignment.recording import Recorder, replayed_engine
+from alignment.recording import EngineStarted, Recorder, replayed_engine
 from alignment.story import EventLog
 from alignment.watermarks import Int64Array
 from streaming_source.tools.cli.main import app
@@ -33,7 +33,7 @@ def driven(record: Recorder | None = None) -> Engine:
 
     rules, idle_us = PlanningRules(0, max_drift_us=10 * SECOND), 5 * SECOND
     if record is not None:
-        record.start(rules, idle_us, by_reports=False)
+        record.start(EngineStarted(rules, idle_us, by_reports=False))
     index = EventTimeIndex(load if record is None else record.loading(load))
     engine = Engine(rules, index, idle_timeout_us=idle_us, record=None if record is None else record.write)
     engine.apply(events.SplitsAssigned(("fast", "slow"), (0, 0), (0, 0), at(0)))
