@@ -14,6 +14,7 @@ from alignment.combine import SplitStatus
 from alignment.events import RangeReport
 from alignment.recording import Recorder
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
+from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import (
     Boundedness,
     Source,
@@ -290,13 +291,17 @@ class SourceHarness:
             send_source_event_to_coordinator=lambda event: host.enumerator.handle_source_event(subtask_id, event),
             timestamp_assigner=self.strategy.timestamp_assigner,
         )
-        output = CollectingOutput(self.strategy.timestamp_assigner, self._columns, self._rules())
+        output = CollectingOutput(self.strategy.timestamp_assigner, self._columns)
         ranges, events = pickle.loads(task)
         wait_s = self.patience_s if self.threads else 0
         read_ranges(ranges, events, lambda: self.create_reader(context), output, hook, wait_s)
+        records, rules = output.records, self._rules()
+        if (limit_us := rules.time_limit_us) is not None:
+            valid = range(rules.earliest_us, limit_us)
+            records = [one if one.time_us in valid else one._replace(time_us=NO_TIMESTAMP) for one in records]
         if self.reports is not None:
-            self.coordinator.host.post_reports(self.reports(reports_of(ranges, output.records)))
-        return output.records
+            self.coordinator.host.post_reports(self.reports(reports_of(ranges, records)))
+        return records
 
     def _excuse_splits(self, before: SourceState[Any, Any], after: SourceState[Any, Any]) -> None:
         joined = set(after.table.split_ids) - set(before.table.split_ids)

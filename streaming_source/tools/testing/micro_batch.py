@@ -26,7 +26,7 @@ from streaming_source.api import (
     SplitReader,
 )
 from streaming_source.api.split import SplitT
-from streaming_source.coordinator import ReadRules, SourceState, one_range_each
+from streaming_source.coordinator import SourceState, one_range_each
 from streaming_source.reader import SourceReaderBase, SplitFetcher, SplitFetcherManager
 from streaming_source.reader.fetcher import Handover
 
@@ -71,12 +71,11 @@ class ReadBatch:
 class CollectingOutput(ReaderOutput):
     """Collects records with the event times that the application assigns, in the order in which they are emitted.
 
-    Every batch must have the columns of `schema`, if there is one. Event times that are invalid by `rules` are none.
+    Every batch must have the columns of `schema`, if there is one.
     """
 
     assigner: TimestampAssigner
     schema: pa.Schema | None = None
-    rules: ReadRules | None = None
     records: list[EmittedRecord] = field(default_factory=list, init=False)
     open_splits: set[str] = field(default_factory=set, init=False)
 
@@ -107,8 +106,6 @@ class _SplitOutput(SourceOutput):
         times = self.whole.assigner.extract(batch, source_timestamps).values
         if not len(where) == len(times) == batch.num_rows:
             raise AssertionError(f"{batch.num_rows} records were emitted with {len(where)} positions")
-        if (rules := self.whole.rules) is not None and (limit_us := rules.time_limit_us) is not None:
-            times = np.where((times < rules.earliest_us) | (times >= limit_us), NO_TIMESTAMP, times)
         self.whole.records += [
             EmittedRecord(self.split_id, position, time)
             for position, time in zip(where.tolist(), times.tolist(), strict=True)
