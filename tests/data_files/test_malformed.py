@@ -37,7 +37,7 @@ from streaming_source.data_files.formats.json_values import elements_in
 from streaming_source.exceptions import DataLossError, MalformedDataError, SchemaError
 from tests.data_files.samples import SAMPLES, SCHEMA, TEXT_SCHEMA, Sample, understood
 from tests.data_files.test_formats import rows_read, stored
-from tests.examples import examples
+from tests.examples import each_once, examples
 from tests.spark.reading import read_all, read_batch
 
 WITH_CORRUPT = SCHEMA.append(pa.field("_corrupt_record", pa.string()))
@@ -156,8 +156,7 @@ POOLS = {
 }
 
 
-@pytest.mark.parametrize("name", ["csv", "json"])
-@pytest.mark.parametrize("multi_line", [False, True])
+@pytest.mark.parametrize(("name", "multi_line"), each_once(["csv", "json"], [False, True]))
 @given(data=st.data())
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_becomes_of_a_record_depends_neither_on_its_neighbours_nor_on_the_columns_that_are_read(

@@ -15,6 +15,7 @@ from streaming_source.connectors.delta import DeltaSource, lister
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.testing import SourceHarness
 from tests.delta.tables import SECOND, STRATEGY, append, harness, times
+from tests.examples import each_once
 
 
 def later(done: SourceHarness) -> list[int]:
@@ -37,8 +38,7 @@ def test_an_older_state_of_the_log_that_was_put_in_place_is_named(tmp_path: Path
         later(done)
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
-@pytest.mark.parametrize("has_news", [False, True])
+@pytest.mark.parametrize(("is_stopped", "has_news"), each_once([False, True], [False, True]))
 def test_an_older_state_that_was_put_in_place_and_written_on_is_named(
     tmp_path: Path, is_stopped: bool, has_news: bool
 ) -> None:

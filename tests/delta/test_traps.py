@@ -27,6 +27,7 @@ from streaming_source.exceptions import (
 )
 from tests.delta.deletion_vectors import delete_rows
 from tests.delta.tables import SECOND, append, harness, read_all, rows, times
+from tests.examples import each_once
 
 
 def test_partition_columns_are_typed_and_may_be_the_event_time(tmp_path: Path) -> None:
@@ -67,8 +68,7 @@ NEW_YORK = "America/New_York"
 NOON = 1_700_049_600
 
 
-@pytest.mark.parametrize("is_snapshot", [True, False])
-@pytest.mark.parametrize("has_checkpoint", [False, True])
+@pytest.mark.parametrize(("is_snapshot", "has_checkpoint"), each_once([True, False], [False, True]))
 def test_moments_of_partitions_without_a_zone_are_in_that_of_the_session(
     tmp_path: Path, is_snapshot: bool, has_checkpoint: bool
 ) -> None:

@@ -32,6 +32,7 @@ from streaming_source.reader import create_reader
 from streaming_source.spark.datasource import FORMATS
 from streaming_source.testing import CollectingOutput, SourceHarness
 from tests.docs.pages import ROOT, code, printed
+from tests.examples import each_once
 from tests.spark.support import Run, eventually, fails_with
 
 PAGE = ROOT / "docs" / "write-a-connector.md"
@@ -124,8 +125,7 @@ def skewed(database: Database) -> Database:
 # ---- on the harness ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_rows", [23, None])
-@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize(("max_rows", "bounded"), each_once([23, None], [False, True]))
 def test_every_row_is_read_once_whatever_the_limit_the_restarts_and_the_number_of_readers(
     connector: ModuleType, skewed: Database, bounded: bool, max_rows: int | None
 ) -> None:

@@ -29,10 +29,10 @@ from tests.files.test_layout_crashes import LAYOUTS, STEPS, run_batch
 from tests.files.test_layout_orders import look_again, rows, strategy
 from tests.spark.reading import read_all, read_batch
 
-STORES = ("local", "s3", "fsspec", "fsspec without times")
+STORES = ("local", "s3", "fsspec without times", "fsspec")
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES[:-1], pytest.param(STORES[-1], marks=pytest.mark.soak)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(request.param, tmp_path, request)
 

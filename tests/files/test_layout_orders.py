@@ -21,7 +21,7 @@ from streaming_source.connectors.files.split import FileOrder
 from streaming_source.data_files import queued
 from streaming_source.exceptions import DataLossError, MalformedDataError, OptionError
 from streaming_source.testing import FakeClock, SourceHarness
-from tests.examples import examples
+from tests.examples import each_once, examples
 
 ORDERS: tuple[FileOrder, ...] = ("eventTime", "name", "modificationTime")
 SECOND = 1_000_000
@@ -231,8 +231,7 @@ def look_again(run: SourceHarness) -> None:
     run.run()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("order", "restarted"), each_once(ORDERS, [False, True]))
 def test_files_that_come_while_others_are_read_are_read_once(tmp_path: Path, order: FileOrder, restarted: bool) -> None:
     for i in range(6):
         write(tmp_path / "a" / f"{i:02d}.parquet", [i * 10.0, i * 10 + 9.0], i)
@@ -292,8 +291,7 @@ def test_a_forgotten_file_that_was_rewritten_while_the_query_was_down_is_told(
     run.close()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("takes_log", [False, True])
+@pytest.mark.parametrize(("order", "takes_log"), each_once(ORDERS, [False, True]))
 def test_forgotten_files_that_one_look_lacks_are_not_read_again(
     tmp_path: Path, order: FileOrder, takes_log: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,8 +321,7 @@ def test_forgotten_files_that_one_look_lacks_are_not_read_again(
     run.close()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("to", ["in/a", "in/z"])
+@pytest.mark.parametrize(("order", "to"), each_once(ORDERS, ["in/a", "in/z"]))
 def test_with_file_name_only_a_forgotten_name_is_not_read_again_under_another_time_or_place(
     tmp_path: Path, order: FileOrder, to: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,8 +342,7 @@ def test_with_file_name_only_a_forgotten_name_is_not_read_again_under_another_ti
     run.close()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("order", "restarted"), each_once(ORDERS, [False, True]))
 def test_a_file_that_was_rewritten_after_it_was_read_is_refused_or_read_again(
     tmp_path: Path, order: FileOrder, restarted: bool
 ) -> None:
@@ -391,8 +387,7 @@ def test_other_content_of_the_same_size_is_known_by_its_time(tmp_path: Path, ord
     run.close()
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("order", "restarted"), each_once(ORDERS, [False, True]))
 def test_a_file_that_was_rewritten_before_it_was_begun_is_what_it_is_now(
     tmp_path: Path, order: FileOrder, restarted: bool
 ) -> None:

@@ -437,6 +437,7 @@ def test_who_has_shown_no_token_makes_room_first(
     monkeypatch.undo()
 
 
+@pytest.mark.soak
 def test_thousands_of_refusals_leave_no_memory_behind_and_one_line_a_minute_in_the_log(
     stranger: Stranger, server: GatewayServer, caplog: pytest.LogCaptureFixture
 ) -> None:

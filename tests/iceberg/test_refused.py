@@ -21,6 +21,7 @@ from streaming_source.connectors.iceberg import IcebergSource, lister
 from streaming_source.connectors.iceberg.catalog import CatalogProperties, properties_of
 from streaming_source.exceptions import OptionError, StoreUnavailableError, UnsupportedOperationError
 from streaming_source.testing import SourceHarness
+from tests.examples import each_once
 from tests.iceberg.commits import add_data_file, edit_metadata
 from tests.iceberg.tables import SECOND, append, catalog_in, create, harness, later, properties_in, rows, times
 from tests.tables.reading import read_all
@@ -183,8 +184,7 @@ def test_executors_need_no_pyiceberg(tmp_path: Path) -> None:
     ], done.stderr
 
 
-@pytest.mark.parametrize("kind", [TypeError, KeyError, ValueError])
-@pytest.mark.parametrize("where", ["entries_of", "manifests"])
+@pytest.mark.parametrize(("kind", "where"), each_once([TypeError, KeyError, ValueError], ["entries_of", "manifests"]))
 def test_manifests_that_pyiceberg_does_not_understand_name_the_table_and_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
 ) -> None:

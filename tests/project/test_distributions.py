@@ -89,6 +89,7 @@ def test_on_a_package_index_pictures_and_links_lead_to_the_release(built: Path) 
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.soak
 def test_a_wheel_and_a_source_distribution_are_the_same_to_the_byte_when_built_again(
     built: Path, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.delta import tables as delta
+from tests.examples import each_once
 from tests.iceberg import tables as iceberg
 from tests.spark.reading import SECOND, Reading, put
 from tests.tables.reading import rows
@@ -88,8 +89,7 @@ def read(way: Way, start: dict[str, Any] | None, *, runs_to_end: bool) -> tuple[
     return found, reading.offset
 
 
-@pytest.mark.parametrize("runs_to_end", [True, False])
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize(("runs_to_end", "kind"), each_once([True, False], [*WAYS]))
 def test_a_first_start_that_finds_nothing_decides(tmp_path: Path, kind: str, runs_to_end: bool) -> None:
     way = WAYS[kind](tmp_path)
 

@@ -12,6 +12,7 @@ import pytest
 
 from streaming_source.spark.datasource import AlignedDataSource
 from tests.delta import tables as delta
+from tests.examples import each_once
 from tests.iceberg import tables as iceberg
 from tests.spark.reading import Reading, rows_emitted
 from tests.tables.reading import SECOND
@@ -64,8 +65,7 @@ def test_files_before_the_range_are_not_opened_where_each_record_has_a_time(
     assert sorted(read, key=str) == [60 * SECOND, 90 * SECOND, None]
 
 
-@pytest.mark.parametrize("overlap", ["drop", "keep"])
-@pytest.mark.parametrize("written", [_delta, _iceberg])
+@pytest.mark.parametrize(("overlap", "written"), each_once(["drop", "keep"], [_delta, _iceberg]))
 def test_a_stream_has_the_records_of_the_range_over_a_commit_and_counts_the_others(
     written: Callable[..., tuple[AlignedDataSource, Callable[[Part], object]]], overlap: str, tmp_path: Path
 ) -> None:

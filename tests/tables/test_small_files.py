@@ -133,6 +133,7 @@ def test_a_file_that_is_gone_when_a_micro_batch_is_read_again_is_an_error(tmp_pa
         reading(path, ignoreMissingFiles="true").between(start, query.offset)
 
 
+@pytest.mark.soak
 def test_more_files_than_a_planner_takes_at_once_are_said(
     table: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
