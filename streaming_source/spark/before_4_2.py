@@ -40,7 +40,6 @@ from pyspark.sql.types import StructType
 
 from alignment.shown import log_of
 from streaming_source.exceptions import OptionError, UnsupportedOperationError, plainly
-from streaming_source.monitoring.report import WHY
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import (
@@ -293,7 +292,7 @@ class ReaderBefore42(DataSourceStreamReader):
             steps.append(end)
         if not parts:
             return start, []
-        passed = [{name: value for name, value in step.items() if name != WHY} for step in steps[1:-1]]
+        passed = [_state(step) for step in steps[1:-1]]
         return {**steps[-1], STEPS: passed} if passed else steps[-1], _of_steps(parts)
 
     def _stand_at(self, last: Offset) -> None:
@@ -388,4 +387,7 @@ def _of_steps(parts: Sequence[Sequence[InputPartition]]) -> list[InputPartition]
 
 
 def _state(offset: Offset) -> Offset:
+    # Imported here: tasks, and each process of a later Spark, import this module too.
+    from streaming_source.monitoring.report import WHY
+
     return {name: value for name, value in offset.items() if name not in (WHY, STEPS)}
