@@ -6,9 +6,9 @@ Records that pyarrow's parser reads otherwise than Spark's, and does not refuse,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -228,21 +228,26 @@ def unlike_lines(data: bytes, quoting: CsvQuoting, *, has_numbers: bool, has_emp
     whole numbers and decimals are read, lines with a number beside a blank, or in hexadecimal digits. With
     `has_empty_texts` those with quotes around nothing.
     """
-    characters = np.frombuffer(data, np.uint8)
+    characters, ends_of = np.frombuffer(data, np.uint8), cache(partial(line_ends, data))
     places = list(_unlike_numbers(characters, data, quoting)) if has_numbers else []
     if quoting.quote and quoting.quote.encode() in data:
-        places += _unlike_quotes(characters, data, quoting, has_empty_texts=has_empty_texts)
+        places += _unlike_quotes(characters, data, quoting, ends_of, has_empty_texts=has_empty_texts)
     found = np.concatenate([np.empty(0, np.int64), *places])
     if not found.size:
         return None
-    ends = line_ends(data)
+    ends = ends_of()
     unlike = np.zeros(len(ends), np.bool_)
     unlike[np.searchsorted(ends, found)] = True
     return unlike
 
 
 def _unlike_quotes(
-    characters: npt.NDArray[np.uint8], data: bytes, quoting: CsvQuoting, *, has_empty_texts: bool
+    characters: npt.NDArray[np.uint8],
+    data: bytes,
+    quoting: CsvQuoting,
+    ends_of: Callable[[], npt.NDArray[np.int64]],
+    *,
+    has_empty_texts: bool,
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Yield places of quotes that neither open nor close a field, and of escapes in lines with quotes."""
     quotes = np.flatnonzero(characters == ord(quoting.quote))
@@ -259,7 +264,7 @@ def _unlike_quotes(
         if has_empty_texts:
             yield quotes[::2][quotes[1::2] == quotes[::2] + 1]
         return
-    ends = line_ends(data)
+    ends = ends_of()
     quotes_until = np.searchsorted(quotes, ends)
     in_line = np.diff(quotes_until, prepend=0)
     is_odd = (np.arange(len(quotes)) - np.repeat(quotes_until - in_line, in_line)) & 1 == 1
