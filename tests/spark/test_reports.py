@@ -46,9 +46,10 @@ def test_windows_are_those_of_the_batch_and_drift_is_bounded(
 def test_they_are_with_reports_in_a_directory_and_no_port(spark: SparkSession, tmp_path: Path) -> None:
     location = tmp_path / "reports"
     reports.check_that_windows_are_those_of_the_batch(spark, tmp_path, report_location=str(location))
-    (run,) = location.iterdir()
     # Each is taken once; those of the last micro-batch may be left, since the planner of a query is not always closed.
-    assert len([*run.glob("*.json")]) <= 2
+    # One that is closed leaves nothing, or the empty folder of its run.
+    assert location.is_dir()
+    assert len([*location.glob("*/*.json")]) <= 2
 
 
 @pytest.mark.parametrize("trigger", one_in(2, ["availableNow", "processingTime"]))
