@@ -139,7 +139,7 @@ def test_a_column_in_a_struct_may_be_the_event_time(tmp_path: Path) -> None:
 
 
 def test_times_without_a_zone_are_in_that_of_the_strategy(tmp_path: Path) -> None:
-    local = pa.table({"ts": pa.array([1_700_000_000 * SECOND, 0], pa.timestamp("us"))})
+    local = pa.table({"ts": pa.array([1_700_000_000 * SECOND, 86_400 * SECOND], pa.timestamp("us"))})
     deltalake.write_deltalake(str(tmp_path), local)
     assigner = FieldTimestampAssigner("ts", zone="Europe/Berlin")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness("0 seconds").with_timestamp_assigner(assigner)
@@ -147,7 +147,7 @@ def test_times_without_a_zone_are_in_that_of_the_strategy(tmp_path: Path) -> Non
     done = harness(tmp_path, strategy=strategy)
     done.run()
 
-    assert times(done) == [-3_600 * SECOND, (1_700_000_000 - 3_600) * SECOND]
+    assert times(done) == [(86_400 - 3_600) * SECOND, (1_700_000_000 - 3_600) * SECOND]
 
 
 def test_numbers_are_bounded_by_the_statistics_of_numbers(tmp_path: Path) -> None:
