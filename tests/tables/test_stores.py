@@ -87,6 +87,7 @@ def sources(
     }
 
 
+@pytest.mark.soak
 def test_a_store_that_does_not_answer_is_said_with_its_address(store: Store, catalog: dict[str, str]) -> None:
     for title, source in sources(store, catalog, NOBODY).items():
         message = said(source.schema, StoreUnavailableError)
