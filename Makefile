@@ -123,13 +123,9 @@ audit: $(STAMP) ## look for known vulnerabilities in what all extras install, an
 	@echo "==> audit of dependencies"
 	@$(VENV)/bin/nox --session audit
 
-check: ## lint, types, documentation, tests, and the coverage of alignment by them: what CI runs
+check: ## lint, types, documentation, tests: what CI runs
 	@$(MAKE) --no-print-directory -j2 lint types docs
-	@rm -f .coverage.alignment.*
-	@$(MAKE) --no-print-directory test PYTEST='$(PYTEST) -p tests.traced'
-	@echo "==> coverage of the branches of alignment"
-	@$(PYTHON) -m coverage combine --quiet --data-file=.coverage.alignment .coverage.alignment.*
-	@$(PYTHON) -m coverage report --data-file=.coverage.alignment --sort=cover --skip-covered --fail-under=95
+	@$(MAKE) --no-print-directory test
 
 lint: $(STAMP) ## ruff check
 	@echo "==> ruff"
