@@ -151,9 +151,7 @@ class Writer:
         """Spark ends this planner: it plans no more."""
         self._left["closed"] = True
         self._write()
-        if self._locked >= 0:
-            os.close(self._locked)
-            self._locked = -1
+        self._hold(-1)
 
     def close_at_sigterm(self) -> None:
         """Close it also where Spark ends the process by a signal: that is how it stops a query."""
@@ -162,12 +160,14 @@ class Writer:
         before = signal.getsignal(signal.SIGTERM)
 
         def close(number: int, frame: FrameType | None) -> None:
-            self.close()
-            if callable(before):
-                before(number, frame)
-            elif before is signal.SIG_DFL:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
+            try:
+                self.close()
+            finally:
+                if callable(before):
+                    before(number, frame)
+                elif before is signal.SIG_DFL:
+                    signal.signal(number, signal.SIG_DFL)
+                    os.kill(os.getpid(), number)
 
         signal.signal(signal.SIGTERM, close)
 
@@ -192,9 +192,14 @@ class Writer:
                 with suppress(OSError):
                     written.unlink()
             return
-        if self._locked >= 0:
-            os.close(self._locked)
-        self._locked = opened
+        self._hold(opened)
+
+    def _hold(self, opened: int) -> None:
+        """Hold the lock of the newest note alone: of none, where it is -1. A signal may come in here, and close it."""
+        before, self._locked = self._locked, opened
+        if before >= 0:
+            with suppress(OSError):
+                os.close(before)
 
 
 def leave_error(name: str, error: BaseException) -> None:

@@ -84,6 +84,24 @@ def test_the_next_run_goes_on_under_the_same_name_and_is_the_one_that_counts(fol
     second.end(signal.SIGTERM)
 
 
+def test_a_signal_that_comes_while_a_note_is_written_closes_it_and_raises_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it raised came out of the call that it interrupted, and Spark failed the query that it had stopped."""
+    note, close = Writer(folder=folder), os.close
+
+    def close_and_get_the_signal(opened: int) -> None:
+        close(opened)
+        monkeypatch.setattr("os.close", close)
+        note.close()
+
+    monkeypatch.setattr("os.close", close_and_get_the_signal)
+    note.end_run()
+    (left,) = notes_of(note.name)
+    assert left.was_closed
+    assert left.error is None
+
+
 def test_what_it_fails_with_is_there_when_it_is_gone(folder: Path) -> None:
     planner = Planner(folder)
     assert planner.process.stdin is not None
