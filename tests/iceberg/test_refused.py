@@ -146,6 +146,8 @@ def test_times_and_snapshots_that_the_table_has_not_are_named(tmp_path: Path) ->
     [
         ({"type": "imaginary"}, r"catalog 'c' cannot be opened: .*imaginary.* Give what pyiceberg needs"),
         ({"type": "sql"}, r"catalog 'c' cannot be opened: .* Give what pyiceberg needs, as in catalog.type = rest"),
+        # Inside of a word, too.
+        ({"type": "unhush-hushed"}, r"catalog 'c' cannot be opened: .*un\*\*\*ed.* Give what pyiceberg needs"),
     ],
 )
 def test_a_catalog_that_cannot_be_opened_is_named(properties: dict[str, str], message: str) -> None:

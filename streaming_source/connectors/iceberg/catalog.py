@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment.sentence import named
-from alignment.shown import scrubbed, without_secrets
+from alignment.shown import without_secrets
 from streaming_source.data_files.faults import store_fault
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import (
@@ -258,9 +258,12 @@ def _named(catalog: CatalogProperties) -> str:
 
 
 def _message(error: Exception, catalog: CatalogProperties) -> str:
-    message = without_secrets(" ".join(str(error).split())).rstrip(".")
-    hidden = [value for name, value in catalog.values if name not in _PUBLIC and not name.endswith(_PUBLIC_ENDS)]
-    return scrubbed(message, [value for value in hidden if len(value) > 3])[:500]
+    message: str = without_secrets(" ".join(str(error).split())).rstrip(".")
+    for name, value in catalog.values:
+        if name not in _PUBLIC and not name.endswith(_PUBLIC_ENDS) and len(value) > 3:
+            # Also inside of a word, as in an address that is escaped (`token%3D...`): `scrubbed` hides whole words.
+            message = message.replace(value, "***")
+    return message[:500]
 
 
 def properties_of(values: dict[str, Any]) -> CatalogProperties:
