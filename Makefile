@@ -46,7 +46,7 @@ $(STAMP): pyproject.toml
 	    $$found -m venv --clear $(VENV); \
 	fi
 	@echo "==> installing the project and its dev tools (PySpark is large: minutes, the first time)"
-	@# uv takes half of pip's time, but knows neither its configuration nor, so, an index that is given there.
+	@# uv takes half of pip's time. It does not read pip's configuration, so pip installs where that names an index.
 	@# Of 14,000 modules that pip would compile, a minute of work, most are never imported.
 	@pip="$(PYTHON) -m pip --quiet --disable-pip-version-check"; \
 	{ ! $$pip config list | grep -q index-url && $$pip install uv && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \

@@ -306,7 +306,8 @@ class Engine:
         self._max_rows, self._min_rows = max_rows, min_rows
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
         self.reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
-        before, *_, conditions = given = self._given(max_rows, holds_rows=holds_rows)
+        given = self._given(max_rows, holds_rows=holds_rows)
+        before, _, _, conditions = given
         ends = self.index.ends()
         if self._reactive is None:
             plan = plan_micro_batch(*given, None if self._generators is None else self._generators.advance)

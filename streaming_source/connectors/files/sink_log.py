@@ -32,10 +32,10 @@ class SinkLog:
     """The log that Spark's file sink keeps in `_spark_metadata`: which files of one directory a query has written.
 
     `paths` are the files in the log, below the root, as of the last `refresh`, and `last` is the last micro-batch of
-    them; -1 before the first. Other files are not read: their
-    micro-batch failed, wrote them twice, or is not finished. As in Spark (`MetadataLogFileIndex`), the log counts only
-    if it is in the path that is read, not in a directory below. It has a file `N` for each micro-batch: a line `v1`,
-    and a JSON object for each file written. `N.compact` replaces the files of all micro-batches up to `N`.
+    them; -1 before the first. Other files are not read: their micro-batch failed, wrote them twice, or is not finished.
+    As in Spark (`MetadataLogFileIndex`), the log counts only if it is in the path that is read, not in a directory
+    below. It has a file `N` for each micro-batch: a line `v1`, and a JSON object for each file written. `N.compact`
+    replaces the files of all micro-batches up to `N`.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
