@@ -14,6 +14,8 @@ import pytest
 
 from alignment import WatermarkStrategy
 from alignment.combine import SplitStatus
+from alignment.engine import Engine
+from alignment.events import Event
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import FAR_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.api import (
@@ -201,7 +203,16 @@ def test_in_the_plain_mode_no_split_is_read_further_ahead_than_the_bound_on_diso
     assert exact.records() == source.expected()
 
 
-def test_with_the_exact_watermark_times_before_1970_and_after_3999_are_none_as_in_a_query() -> None:
+def test_with_the_exact_watermark_times_before_1970_and_after_3999_are_none_as_in_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def apply_and_look(engine: Engine, event: Event) -> None:
+        apply(engine, event)
+        engine.validate()
+
+    # Whoever looks after an event finds what it says.
+    apply = Engine.apply
+    monkeypatch.setattr(Engine, "apply", apply_and_look)
     source = TestingSource({"a": [100, FAR_US + 5, -1, 110]})
     reading = harness(source, max_rows=2)
     reading.run()

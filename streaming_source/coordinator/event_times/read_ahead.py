@@ -390,12 +390,13 @@ class ReadAheadTimes(EventTimeProvider[SplitT]):
             return
         split_id = scan.split.split_id
         if blocks:
-            low, high = zip(*(block.bounds() for block in blocks), strict=True)
-            self._host.add_blocks(split_id, [*map(len, blocks)], low, high)
+            # First, since the index loads exact event times of a block that has times which are none.
             with self._lock:
                 for block in blocks:
                     scan.seen.append(block)
                 scan.untaken -= fetched.rows
+            low, high = zip(*(block.bounds() for block in blocks), strict=True)
+            self._host.add_blocks(split_id, [*map(len, blocks)], low, high)
         for rows, watermark, is_idle in fetched.emitted:
             scan.seen.add_emitted(fetched.rows - rows, watermark, is_idle)
         if fetched.finished:
