@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Set
+from functools import lru_cache
 from math import isqrt
 from typing import Final, NamedTuple
 
@@ -74,6 +75,9 @@ TO_ITS_LATEST: Final = 1
 TO_A_BOUND: Final = 2
 """Values of `opaque`: it is loaded; it is opaque, and `high` is its latest event time, or a bound of it."""
 
+_FEW: Final = 64
+"""Runs that are searched one after another: numpy takes some microseconds for each step of all of them."""
+
 _SAMPLED: Final = 4096
 _GOLDEN: Final = 0.6180339887498949
 
@@ -99,7 +103,8 @@ class BlockTable:
     of the split in slot `i` of the `order` are `[begin[i], stop[i])` of the columns `blocks`. By block: `attained` is
     an event time that some record of it has, the latest known; `prefix_max`, `suffix_max` and `suffix_min` are running
     extremes within its split, and `suffix_earliest` that of the valid event times, which is `NO_TIMESTAMP` where a
-    block follows of which it is not known. Event times before those that are `wanted` count as none; None: all are.
+    block follows of which it is not known. These are of another `version` after each change. Event times before those
+    that are `wanted` count as none; None: all are.
     """
 
     def __init__(self, wanted: EventTimeRange | None = None) -> None:
@@ -111,6 +116,7 @@ class BlockTable:
         self._added: list[_Added] = []
         self.latest_valid_us = MAX_WATERMARK
         self.is_stale = True
+        self.version = 0
         self.begin = self.stop = self.known_ends = self.origins = np.empty(0, np.int64)
         self.attained = self.prefix_max = self.suffix_max = self.suffix_min = np.empty(0, np.int64)
         self.suffix_earliest = self.suffix_min
@@ -290,13 +296,13 @@ class BlockTable:
         if (blocks.earliest != blocks.low).any():
             self.suffix_earliest = running(np.minimum, blocks.earliest[::-1], blocks.owner[::-1])[::-1]
         self.is_stale = False
+        self.version += 1
 
     def current_block(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
         """The block of each split's next record (its last block + 1 if none is unread); the splits that have one."""
         current = next((blocks for asked, blocks in self._current if np.array_equal(asked, positions)), None)
         if current is None:
-            ends = self.blocks.end
-            current = first_not_before(self.begin, self.stop, lambda block: ends[block] <= positions)
+            current = first_above(self.blocks.end, positions, self.begin, self.stop)
             self._current.append((positions.copy(), current))
         return current.copy(), np.flatnonzero(current < self.stop)
 
@@ -343,27 +349,26 @@ def running(ufunc: np.ufunc, values: Int64Array, owner: npt.NDArray[np.signedint
     return result
 
 
-def first_not_before(low: Int64Array, high: Int64Array, before: Callable[[Int64Array], BoolArray]) -> Int64Array:
-    """Return the first index of each run for which `before(indices)` is false; `high` if it is true for all.
+def first_above(values: Int64Array, bound: int | Int64Array, low: Int64Array, high: Int64Array) -> Int64Array:
+    """Return the first index in each `[low, high)`, of ascending `values`, with a value above `bound`; else `high`.
 
-    `before` gets one index of each run, and any index for an empty one. All searches go side by side: O(n) where the
-    first index is the answer, else O(n log longest run).
+    `low` for an empty run; the bound may be another one for each run, `int64[n]`. A few runs are searched one after
+    another, and all of many side by side: O(n) where the first index is the answer, else O(n log longest run).
     """
-    last = int(high.max(initial=0)) - 1
-    if last < 0 or not (before(np.minimum(low, last)) & (low < high)).any():
+    if low.size <= _FEW:
+        runs = zip(low.tolist(), high.tolist(), np.broadcast_to(bound, low.shape).tolist(), strict=True)
+        found = [begin + int(values[begin:end].searchsorted(above, "right")) for begin, end, above in runs]
+        return np.array(found, np.int64)
+    last = int(high.max()) - 1
+    if last < 0 or not ((values[np.minimum(low, last)] <= bound) & (low < high)).any():
         return low.copy()
     step = 1 << int((high - low).max()).bit_length()
     while step := step >> 1:
         further = low + step
         fits = further <= high
-        fits &= before(np.minimum(further, last + 1) - 1)
+        fits &= values[np.minimum(further, last + 1) - 1] <= bound
         low = np.where(fits, further, low)
     return low
-
-
-def first_above(values: Int64Array, bound: int, low: Int64Array, high: Int64Array) -> Int64Array:
-    """Return the first index in each `[low, high)`, of ascending `values`, with a value above `bound`; else `high`."""
-    return first_not_before(low, high, lambda index: values[index] <= bound)
 
 
 def ranges(begin: Int64Array, end: Int64Array) -> Int64Array:
@@ -377,10 +382,15 @@ def sample(low: Int64Array, high: Int64Array) -> tuple[Int64Array, Int64Array]:
     sizes = np.maximum(high - low, 0)
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if ends.size else 0
-    # No step of a fixed size: it could fall on the same place of every run.
-    at = np.sort((np.arange(min(_SAMPLED, total)) * _GOLDEN % 1 * total).astype(np.int64))
+    at = (_spread(min(_SAMPLED, total)) * total).astype(np.int64)
     run = np.searchsorted(ends, at, side="right")
     return low[run] + at - (ends - sizes)[run], run
+
+
+@lru_cache(maxsize=4)
+def _spread(n: int) -> npt.NDArray[np.float64]:
+    """So many numbers from 0 to 1, ascending. No step of a fixed size: it could fall on the same place of every run."""
+    return np.sort(np.arange(n) * _GOLDEN % 1)
 
 
 def near(
@@ -396,7 +406,8 @@ def near(
     The search goes upwards or downwards (`step` 1 or -1), at first as far off as a sample errs, then twice as far.
     That value and what the search gave; None if there is none.
     """
-    order = np.argsort(values)
+    # Stable: values of one run after another are nearly in order.
+    order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     step *= isqrt(values.size) + 1
     at = int(np.searchsorted(reached, share * reached[-1])) + step if values.size else -1

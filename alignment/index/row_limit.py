@@ -27,6 +27,9 @@ FirstLater: TypeAlias = Callable[[Sequence[str], Int64Array, Int64Array, int], t
 Of each split the first record in `[start, stop)` whose event time is later than the bound: its position and event time;
 `stop` and `NO_TIMESTAMP` where there is none."""
 
+_FEW_BLOCKS: Final = 512
+"""So many blocks are all looked at: it takes no longer than a sample of them."""
+
 CACHED_TIMES: Final = 24 * 1024 * 1024
 """Exact event times that are kept by default."""
 
@@ -69,7 +72,10 @@ class ExactTimes:
 
     def portions(self, blocks: Int64Array, most: int) -> Iterator[slice]:
         """Slices of `blocks` of about so many records, at least one block each."""
-        portion = np.cumsum(self._table.blocks.rows(blocks)) // most
+        ends = np.cumsum(self._table.blocks.rows(blocks))
+        if ends.size and ends[-1] < most:
+            return iter((slice(0, ends.size),))
+        portion = ends // most
         borders = np.flatnonzero(np.diff(portion, prepend=-1, append=-1)).tolist()
         return (slice(i, j) for i, j in pairwise(borders))
 
@@ -170,12 +176,12 @@ class ExactTimes:
         size = self.filled + rows
         starts = blocks.at[kept].astype(np.int64)
         moved = ranges(starts, starts + sizes)
-        has_room = size <= self.exact.size <= 4 * size
+        has_room = size <= self.exact.size <= 8 * size
         for name in ("exact", "latest"):
             column = before = getattr(self, name)
             if not has_room:
                 # Fresh memory takes as long as all else.
-                column = np.empty(max(size, min(2 * size, self.cached_times)), np.int64)
+                column = np.empty(max(size, min(4 * size, self.cached_times)), np.int64)
             column[: self.filled] = before[moved]
             setattr(self, name, column)
         blocks.at[kept] = ends - sizes
@@ -186,6 +192,9 @@ class RowLimit:
 
     def __init__(self, table: BlockTable, loaded: ExactTimes) -> None:
         self._table, self._loaded = table, loaded
+        # What was in doubt last, and for which question: blocks are loaded ahead by it before the plan asks again.
+        self._asked: tuple[int, int, int, bytes] | None = None
+        self._in_doubt: tuple[Int64Array, int] = np.empty(0, np.int64), 0
 
     def first_out(self, positions: Int64Array, bound_us: int, max_rows: int) -> int | None:
         """Return the bound that admits the first unread record beyond the limit; None if none up to `bound_us` is.
@@ -201,7 +210,13 @@ class RowLimit:
 
         O(n log m), and nothing is loaded.
         """
-        blocks, rows_left = self._in_doubt(positions, bound_us, max_rows)
+        asked = self._table.version, bound_us, max_rows, positions.tobytes()
+        if asked != self._asked:
+            self._asked, self._in_doubt = asked, self._find_doubtful(positions, bound_us, max_rows)
+        return self._in_doubt
+
+    def _find_doubtful(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
+        blocks, rows_left = self._around_limit(positions, bound_us, max_rows)
         rows, enter, leave = self._unread(blocks, positions)
         # Below `earliest` even all rows of all blocks that begin fit; at `latest` those of complete blocks do not.
         earliest, latest = _first_too_many(enter, rows, rows_left), _first_too_many(leave, rows, rows_left)
@@ -211,7 +226,7 @@ class RowLimit:
         doubtful = blocks[(rows > 0) & (enter <= until) & (leave >= earliest)]
         return doubtful, rows_left - int(rows[leave < earliest].sum())
 
-    def _in_doubt(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
+    def _around_limit(self, positions: Int64Array, bound_us: int, max_rows: int) -> tuple[Int64Array, int]:
         """The blocks among which a limit on rows decides, and how many of their rows fit after those before them.
 
         What is unread before these blocks is admitted whatever the limit allows, and nothing after them is.
@@ -219,6 +234,8 @@ class RowLimit:
         """
         current, unread = self._table.current_block(positions)
         current, stop = current[unread], self._table.stop[unread]
+        if (stop - current).sum() <= _FEW_BLOCKS:
+            return ranges(current, stop), max_rows
         start, ends = np.maximum(positions[unread], self._table.blocks.first[current]), self._table.blocks.end
         index, _ = sample(current, stop)
         # A split has read a block wholly by a bound that its maxima do not pass; it may get into a block by a bound

@@ -66,11 +66,13 @@ def naive_cut(times: list[int], bound: int) -> int:
     bound=EVENT_TIMES,
     portion=st.sampled_from([1, 5, 1_000]),
     last=st.sampled_from([1, 3, ExactTimes.LAST_TURN]),
+    few=st.sampled_from([0, 64]),
 )
 def test_every_answer_is_that_of_the_plain_lists(
-    data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int, last: int
+    data: st.DataObject, splits: dict[str, list[Block]], bound: int, portion: int, last: int, few: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("alignment.index.blocks._FEW", few)
         patch.setattr(ExactTimes, "PORTION_TIMES", portion)
         patch.setattr(ExactTimes, "LAST_TURN", last)
         records = Records(splits, cached_times=data.draw(st.integers(0, 12)))
@@ -248,8 +250,10 @@ def test_a_row_limit_keeps_no_more_times_than_the_limit_and_a_portion() -> None:
 # ---- row limits ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("tie", "cached"), [(1, 100_000), (50, 100_000), (1, 500)])
-def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, cached: int) -> None:
+@pytest.mark.parametrize(
+    ("tie", "cached", "few"), [(1, 100_000, 0), (1, 100_000, 1_000), (50, 100_000, 0), (1, 500, 0)]
+)
+def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, cached: int, few: int) -> None:
     random = np.random.default_rng(tie + cached)
     splits = {}
     for i in range(60):
@@ -259,6 +263,8 @@ def test_a_row_limit_over_many_splits_is_that_of_all_records_in_order(tie: int, 
         splits[f"s{i:02}"] = [Block(tuple(block.tolist())) for block in np.split(times, [7, 30, 31, 90])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ExactTimes, "PORTION_TIMES", 400)
+        patch.setattr("alignment.index.blocks._FEW", few)
+        patch.setattr("alignment.index.row_limit._FEW_BLOCKS", few)
         records = Records(splits, cached_times=cached)
         positions = np.zeros(60, np.int64)
         for max_rows in (1, 40, 700, 90, 2_000, 1_500, 100_000):
