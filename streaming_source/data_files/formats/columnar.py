@@ -285,7 +285,7 @@ class _ParquetFile(ColumnarFile):
     def _as_in_spark(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema in Spark's types, where Arrow has others for the same columns."""
         described = self._footer.schema
-        leaves = iter([described.column(number) for number in range(len(described))])
+        leaves = map(described.column, range(len(described)))
         # Which groups they are is in no other place; few files have them.
         self._has_variants = any(map(pa.types.is_nested, schema.types)) and _VARIANT in str(described)
         return pa.schema([field.with_type(_spark_type(field.type, leaves, self._has_variants)) for field in schema])
@@ -344,11 +344,12 @@ def _spark_type(kind: pa.DataType, leaves: Iterator[pq.ColumnSchema], has_varian
         kind = kind.storage_type
     if not pa.types.is_nested(kind):
         leaf = next(leaves)
-        if leaf.physical_type == "INT96":
+        if pa.types.is_timestamp(kind) and leaf.physical_type == "INT96":
             # Spark writes instants so; Arrow reads them without a zone.
             return pa.timestamp(kind.unit, "UTC")
         # Bytes by Arrow, in some of its versions.
-        return pa.string() if leaf.logical_type.type in _TEXT else _AS_IN_SPARK.get(kind, kind)
+        is_text = not pa.types.is_primitive(kind) and leaf.logical_type.type in _TEXT
+        return pa.string() if is_text else _AS_IN_SPARK.get(kind, kind)
     if pa.types.is_map(kind):
         key = kind.key_field.with_type(_spark_type(kind.key_type, leaves, has_variants))
         return pa.map_(key, kind.item_field.with_type(_spark_type(kind.item_type, leaves, has_variants)))

@@ -294,25 +294,28 @@ def _unlike_numbers(
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Yield places of blanks beside a quote, a separator or a line end, and of the prefix of hexadecimal numbers."""
     blanks = [blank for blank in b" \t" if blank in data and chr(blank) != quoting.sep]
-    for begin in range(0, len(data) if blanks else 0, _WINDOW):
+    has_prefixes = b"x" in data or b"X" in data
+    for begin in range(0, len(data) if blanks or has_prefixes else 0, _WINDOW):
         # One character of the next window too.
         window = characters[begin : begin + _WINDOW + 1]
-        is_mark = window <= ord("\r")
-        for mark in (quoting.sep + quoting.quote).encode():
-            is_mark |= window == mark
-        for blank in blanks:
-            is_blank = window == blank
-            beside = is_blank[:-1] & is_mark[1:]
-            beside |= is_blank[1:] & is_mark[:-1]
-            if beside.any():
-                yield np.flatnonzero(beside) + begin
+        if blanks:
+            is_mark = window <= ord("\r")
+            for mark in (quoting.sep + quoting.quote).encode():
+                is_mark |= window == mark
+            for blank in blanks:
+                is_blank = window == blank
+                beside = is_blank[:-1] & is_mark[1:]
+                beside |= is_blank[1:] & is_mark[:-1]
+                if beside.any():
+                    yield np.flatnonzero(beside) + begin
+        if has_prefixes:
+            # This bit alone distinguishes a small letter from a capital one.
+            is_prefix = (window[1:] | 0x20) == ord("x")
+            is_prefix &= window[:-1] == ord("0")
+            if is_prefix.any():
+                yield np.flatnonzero(is_prefix) + begin
     if characters[0] in blanks:
         yield np.zeros(1, np.int64)
-    if b"x" in data or b"X" in data:
-        # This bit alone distinguishes a small letter from a capital one.
-        is_prefix = (characters[1:] | 0x20) == ord("x")
-        is_prefix &= characters[:-1] == ord("0")
-        yield np.flatnonzero(is_prefix)
 
 
 @cache
