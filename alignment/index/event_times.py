@@ -259,19 +259,17 @@ class EventTimeIndex:
         opaque blocks records without an event time do not count, unless there are no others. O(n log n).
         """
         nearest = MAX_WATERMARK if self._opaque is None else self._nearest_opaque(self._opaque, positions)
-        block, unread = self._current_block(positions)
-        unread = unread[self._table.blocks.opaque[block[unread]] == LOADED]
-        block, skip = block[unread], positions[unread] - self._table.blocks.first[block[unread]]
+        (block, unread), of = self._current_block(positions), self._table.blocks
+        unread = unread[of.opaque[block[unread]] == LOADED]
+        block, skip = block[unread], positions[unread] - of.first[block[unread]]
         kept = self._loaded.is_kept(block)
-        nearest = min(
-            nearest, int(self._loaded.exact[self._table.blocks.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK))
-        )
+        nearest = min(nearest, int(self._loaded.exact[of.at[block[kept]] + skip[kept]].min(initial=MAX_WATERMARK)))
         block, skip = block[~kept], skip[~kept]
-        if (self._table.blocks.high[block] == NO_TIMESTAMP).any():
+        if (of.high[block] == NO_TIMESTAMP).any():
             # None of their records has an event time: no need to load them.
             return NO_TIMESTAMP
-        for i in np.argsort(self._table.blocks.low[block], kind="stable"):
-            if self._table.blocks.low[block[i]] >= nearest:
+        for i in np.argsort(of.low[block], kind="stable"):
+            if of.low[block[i]] >= nearest:
                 break
             nearest = min(nearest, int(self._loaded.times(int(block[i]))[skip[i]]))
         return nearest
@@ -314,11 +312,8 @@ class EventTimeIndex:
         # Nothing as early follows.
         until = first_above(self._table.suffix_earliest, bound_us, current, np.minimum(last + 1, self._table.stop))
         columns, read = self._table.blocks, ranges(current, until)
-        read = read[
-            (columns.earliest[read] <= bound_us)
-            & (columns.high[read] > NO_TIMESTAMP)
-            & (self._table.blocks.opaque[read] == LOADED)
-        ]
+        has_times = (columns.high[read] > NO_TIMESTAMP) & (columns.opaque[read] == LOADED)
+        read = read[has_times & (columns.earliest[read] <= bound_us)]
         owner, first, rows = columns.owner[read], columns.first[read], columns.rows(read)
         begin, end = np.clip(positions[owner] - first, 0, rows), np.clip(ends[owner] - first, 0, rows)
         owner, read, begin, end = (column[begin < end] for column in (owner, read, begin, end))
@@ -400,27 +395,25 @@ class EventTimeIndex:
         another where a split has several of them, and what is unread of the first has no later record after all.
         O(n log m) beside, and O(m) where what is later was read before.
         """
-        current, unread = self._current_block(positions)
+        (current, unread), of, stop = self._current_block(positions), self._table.blocks, self._table.stop
         ends = np.maximum(self._table.known_ends, positions)
         while unread.size:
-            block = first_above(self._table.prefix_max, bound_us, current[unread], self._table.stop[unread])
-            misled = np.flatnonzero(block < self._table.stop[unread])
-            misled = misled[self._table.blocks.high[block[misled]] <= bound_us]
+            block = first_above(self._table.prefix_max, bound_us, current[unread], stop[unread])
+            misled = np.flatnonzero(block < stop[unread])
+            misled = misled[of.high[block[misled]] <= bound_us]
             if misled.size:
                 # The later record was in a block before.
-                later = np.append(np.flatnonzero(self._table.blocks.high > bound_us), self._table.blocks.high.size)
+                later = np.append(np.flatnonzero(of.high > bound_us), of.high.size)
                 block[misled] = later[np.searchsorted(later, current[unread[misled]])]
-            unread, block = unread[block < self._table.stop[unread]], block[block < self._table.stop[unread]]
-            skip = np.maximum(positions[unread] - self._table.blocks.first[block], 0)
+            unread, block = unread[block < stop[unread]], block[block < stop[unread]]
+            skip = np.maximum(positions[unread] - of.first[block], 0)
             # No record of these blocks is admitted: no need to look inside.
-            outside = (np.maximum(self._table.blocks.low[block], self._table.blocks.head[block]) > bound_us) & (
-                skip == 0
-            )
-            ends[unread[outside]] = self._table.blocks.first[block[outside]]
+            outside = (np.maximum(of.low[block], of.head[block]) > bound_us) & (skip == 0)
+            ends[unread[outside]] = of.first[block[outside]]
             unread, block, skip = unread[~outside], block[~outside], skip[~outside]
             first_later = self._first_later(block, skip, bound_us)
             found = first_later >= 0
-            ends[unread[found]] = self._table.blocks.first[block[found]] + skip[found] + first_later[found]
+            ends[unread[found]] = of.first[block[found]] + skip[found] + first_later[found]
             # The maximum of these was among the records already read: look on after them.
             unread = unread[~found]
             current[unread] = block[~found] + 1

@@ -257,14 +257,9 @@ class RowLimit:
 
     def _unread(self, blocks: Int64Array, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return, for each block: unread rows; a bound below which none is admitted; a bound from which on all are."""
-        owner, low, high = (
-            self._table.blocks.owner[blocks],
-            self._table.blocks.low[blocks],
-            self._table.blocks.high[blocks],
-        )
-        rows = np.maximum(
-            self._table.blocks.end[blocks] - np.maximum(positions[owner], self._table.blocks.first[blocks]), 0
-        )
+        of = self._table.blocks
+        owner, low, high = of.owner[blocks], of.low[blocks], of.high[blocks]
+        rows = np.maximum(of.end[blocks] - np.maximum(positions[owner], of.first[blocks]), 0)
         leave = running(np.maximum, np.where(rows > 0, high, NO_TIMESTAMP), owner)
         # What surely holds the next block back. The maximum of a block that is, or before a restart was, partly read
         # may have been read; its minimum still is a lower bound of the rest.
