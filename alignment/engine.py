@@ -51,7 +51,6 @@ from alignment.idle_clock import IdleClock
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanConditions, PlanningRules, SplitTable, total
 from alignment.plan.by_index import awaits_scan, look_ahead, plan_micro_batch, read_to_their_ends, times_to_load
-from alignment.story import EventLog, StoryEvent
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, BoolArray, Int64Array, saturating_add
 
 if TYPE_CHECKING:
@@ -105,7 +104,6 @@ class Engine:
         self.late: Int64Array = np.empty(0, np.int64)
         self.last_plan: MicroBatchPlan | None = None
         self._record = record
-        self._log = EventLog()
         self._pending: MicroBatchPlan | None = None
         self._explained: Explanation | None = None
         self._reactive = reactive
@@ -301,8 +299,9 @@ class Engine:
         come, no row is read before `waits_until_us`; statuses and the watermark are still planned.
         """
         self._settle()
-        self._note(events.Planned(now_us, max_rows, min_rows, waits_until_us))
-        self._changed = False
+        if self._record is not None:
+            self._record(events.Planned(now_us, max_rows, min_rows, waits_until_us))
+        self._explained, self._changed = None, False
         self._max_rows, self._min_rows = max_rows, min_rows
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
         self.reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
@@ -317,7 +316,6 @@ class Engine:
         if self._idle_watermark_us > plan.after.combined and self.status_after(plan) is SplitStatus.IDLE:
             plan = replace(plan, after=replace(plan.after, combined=self._idle_watermark_us))
         self._pending, self._planned_us = plan, now_us
-        self._log.add(plan)
         if self._record is not None:
             self._record(plan)
         return plan
@@ -550,10 +548,6 @@ class Engine:
             upstream=self._writer if self._source_us <= table.combined else None,
         )
 
-    def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """Return what happened to a split, oldest first, as far back as the log of events reaches. O(log)."""
-        return self._log.story(split_id)
-
     def validate(self) -> None:
         """Assert what always holds; for tests. O(n log n)."""
         table, n = self.table, len(self.table)
@@ -580,9 +574,8 @@ class Engine:
             self._reactive.splits.check_invariants()
             assert self._reactive.splits.split_ids() <= set(table.split_ids), (table.split_ids, "knows others")
 
-    def _note(self, entry: events.Event | events.Planned | events.PlanCommitted) -> None:
+    def _note(self, entry: events.Event | events.PlanCommitted) -> None:
         self._explained = None
-        self._log.add(entry)
         if self._record is not None:
             self._record(entry)
 

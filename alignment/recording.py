@@ -15,18 +15,18 @@ import stat
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import numpy as np
 
 from alignment import events
+from alignment.codec import Codec
 from alignment.engine import Engine
-from alignment.event_time_range import EventTimeRange
 from alignment.exceptions import AlignmentError, InvalidArgumentError
 from alignment.index import EventTimeIndex, EventTimeLoader, FirstLater
-from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
+from alignment.plan import MicroBatchPlan, PlanningRules
 from alignment.plan.by_reports import ReactivePlanner
 from alignment.split_generators import SplitGenerators, WatermarkEmitted
 from alignment.watermarks import Int64Array, WatermarkOutput
@@ -77,35 +77,14 @@ class ReplayedPlan:
     replayed: dict[str, Any]
 
 
-_TYPES: Final = {
-    kind.__name__: kind
-    for kind in (
-        *get_args(events.Event),
-        events.LookedAhead,
-        events.PlanCommitted,
-        events.Planned,
-        events.RangeReport,
-        EngineStarted,
-        MicroBatchPlan,
-        EventTimeRange,
-        PlanningRules,
-        SplitTable,
-        WatermarkEmitted,
-        Loaded,
-        Located,
-    )
-}
-
+_ENTRIES: Final = (
+    *get_args(events.Event),
+    *(events.LookedAhead, events.PlanCommitted, events.Planned),
+    *(EngineStarted, MicroBatchPlan, WatermarkEmitted, Loaded, Located),
+)
+_CODECS: Final[dict[str, Codec[Any]]] = {kind.__name__: Codec(kind, whole=True) for kind in _ENTRIES}
 
 _OWN_FOLDER: Final = "give a folder that only the query's user may write to"
-
-_DTYPES: Final = {
-    *("bool", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-}
-"""Types of arrays in a log."""
-
-_PLAIN: Final = {"int": int, "int | None": int | None, "str": str, "bool": bool}
-"""Types of fields in a log, as they are declared."""
 
 
 class Recorder:
@@ -124,7 +103,8 @@ class Recorder:
         if isinstance(entry, events.RangesReported):
             entry = replace(entry, reports=tuple([replace(report, state="") for report in entry.reports]))
         with open(self._path, "a", encoding="utf-8", opener=_private) as file:
-            file.write(json.dumps(_encoded(entry)) + "\n")
+            # What numpy counted is a number of its own.
+            file.write(json.dumps(_encoded(entry), default=np.generic.item) + "\n")
 
     def loading(self, load: EventTimeLoader) -> EventTimeLoader:
         """The loader, with what it gives written down."""
@@ -179,7 +159,7 @@ def engines(lines: Iterable[str]) -> Iterator[list[Any]]:
     entries: list[Any] = []
     for number, line in enumerate(_readable(lines), 1):
         try:
-            entry = _decoded(json.loads(line))
+            entry = _decoded(json.loads(line, object_hook=_as_now))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidArgumentError(f"line {number} is none of an event log: {error!r}; {_GIVE}") from None
         if isinstance(entry, EngineStarted) and entries:
@@ -213,16 +193,12 @@ def log_files(path: Path) -> list[Path]:
     return logs
 
 
-def replayed_engine(lines: Iterable[str]) -> Engine:
-    """The last engine of a log, as it is at the end of the log; an `InvalidArgumentError` if it is not such a log."""
+def last_engine(lines: Iterable[str]) -> list[Any]:
+    """The entries of the last engine in a log, see `engines`; an `InvalidArgumentError` if it has none."""
     last = deque(engines(lines), 1)
     if not last:
         raise InvalidArgumentError(f"the event log is empty; {_GIVE}")
-    with as_of_a_log():
-        engine = _engine(last[0])
-        for _ in _replay_engine(last[0], engine):
-            pass
-    return engine
+    return last[0]
 
 
 def _engine(entries: Sequence[Any]) -> Engine:
@@ -322,44 +298,17 @@ def _locator(entries: Sequence[Any]) -> FirstLater:
     return locate
 
 
-def _encoded(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.name, "values": value.tolist()}
-    if isinstance(value, frozenset):
-        return {"set": sorted(value)}
-    if isinstance(value, tuple):
-        return [_encoded(one) for one in value]
-    if hasattr(value, "__dataclass_fields__"):
-        return {
-            "type": type(value).__name__,
-            **{field.name: _encoded(getattr(value, field.name)) for field in fields(value)},
-        }
-    return value.item() if isinstance(value, np.generic) else value
+def _encoded(entry: Any) -> dict[str, Any]:
+    kind = type(entry).__name__
+    return {"type": kind, **_CODECS[kind].write(entry)}
 
 
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_decoded(one) for one in value)
-    if not isinstance(value, dict):
-        return value
-    if "dtype" in value:
-        if value["dtype"] not in _DTYPES:
-            raise ValueError(f"no array has the type {value['dtype']!r}")
-        return np.array(value["values"], value["dtype"])
-    if "set" in value:
-        return frozenset(value["set"])
-    kind: Callable[..., Any] = _TYPES[value["type"]]
-    given = {name: _decoded(one) for name, one in value.items() if name != "type"}
-    if kind is PlanningRules and "perfect" in given:
-        # As versions before 5 wrote it.
-        given["lateness"] = "none" if given.pop("perfect") else "bounded"
-    return kind(**_of_types(kind, given))
+def _decoded(entry: dict[str, Any]) -> Any:
+    return _CODECS[entry["type"]].read(entry)
 
 
-def _of_types(kind: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a class; a `TypeError` for a plain field of another type than its class declares."""
-    for field in fields(kind):
-        plain = _PLAIN.get(str(field.type))
-        if plain is not None and not isinstance(given.get(field.name, field.default), plain):
-            raise TypeError(f"{field.name} is no {field.type}")
-    return given
+def _as_now(found: dict[str, Any]) -> Any:
+    """Return what earlier versions wrote as it is written now: sets as objects, and `lateness` by another name."""
+    if "perfect" in found:
+        found["lateness"] = "none" if found["perfect"] else "bounded"
+    return found["set"] if found.keys() == {"set"} else found

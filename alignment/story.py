@@ -1,13 +1,12 @@
-"""The story of one split, in order, with times: from the log that an engine keeps, or from its explanations.
+"""The story of one split, in order, with times: from an event log, or from the explanations of its source.
 
-An engine keeps its last events and plans in an `EventLog`; its `story` of a split is what of them concerns that split.
-Where no engine is at hand (a checkpoint, the progress of a query) `story_of` compares what was known after one
-micro-batch with what was known after the next.
+An event log has all that drove an engine, and its plans; `story_in` is what of them concerns the split. Where there is
+none (a checkpoint, the progress of a query) `story_of` compares what was known after one micro-batch with what was
+known after the next.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -19,9 +18,6 @@ from alignment.plan import MicroBatchPlan, SplitTable
 from alignment.sentence import counted, moment
 from alignment.timestamps import NO_TIMESTAMP
 from alignment.watermarks import MIN_WATERMARK
-
-_CELLS: Final = 200_000
-"""Entries of splits and blocks that a log has at most: some MB."""
 
 _STATUSES: Final = {
     SplitStatus.ACTIVE: "is active, and holds the watermark if it is the slowest",
@@ -61,60 +57,39 @@ class _State:
     status: SplitStatus
 
 
-class EventLog:
-    """The last events and plans of an engine: as many as fit, by the splits and blocks that they are about.
+def story_in(entries: Iterable[Any], split_id: str) -> Iterator[StoryEvent]:
+    """Yield what happened to a split, oldest first, by the entries of an engine in an event log. O(log).
+
+    An entry without a time has that of the one before it.
 
     Examples
     --------
-    >>> log = EventLog()
-    >>> log.add(events.SplitsAssigned(("orders-1",), (5,), (0,), 1_767_261_600_000_000))
-    >>> [str(event) for event in log.story("orders-1")]
+    >>> log = [events.SplitsAssigned(("orders-1",), (5,), (0,), 1_767_261_600_000_000)]
+    >>> [str(event) for event in story_in(log, "orders-1")]
     ['2026-01-01 10:00:00  assigned    from position 5 on']
     """
-
-    def __init__(self, cells: int = _CELLS) -> None:
-        self._entries: deque[tuple[int, int, object]] = deque()
-        self._cells = 0
-        self._most = cells
-        self._now_us = 0
-
-    def add(self, entry: object) -> None:
-        """The next event, or plan; an event without a time has that of the one before it. O(1) amortised."""
-        self._now_us = max(self._now_us, getattr(entry, "at_us", 0), getattr(entry, "now_us", 0))
-        size = _size(entry)
-        self._entries.append((self._now_us, size, entry))
-        self._cells += size
-        while self._cells > self._most and len(self._entries) > 1:
-            self._cells -= self._entries.popleft()[1]
-
-    def story(self, split_id: str) -> tuple[StoryEvent, ...]:
-        """Return the events of one split, oldest first; none of a split that it does not have. O(log)."""
-        return tuple(self._of(split_id))
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def _of(self, split_id: str) -> Iterator[StoryEvent]:
-        known: _State | None = None
-        plan: MicroBatchPlan | None = None
-        for at_us, _, entry in self._entries:
-            if isinstance(entry, MicroBatchPlan):
-                plan = entry
-            elif isinstance(entry, events.Restored):
-                known = _state_in(entry.table, split_id)
-                if known is not None:
-                    status = known.status.name.lower()
-                    yield StoryEvent(at_us, "restored", f"{status}, from position {known.position:,} on")
-            elif isinstance(entry, events.PlanCommitted) and plan is not None:
-                after = _state_in(plan.after, split_id)
-                if after is not None:
-                    late = int(plan.late[plan.after.split_ids.index(split_id)])
-                    yield from _changes(at_us, known, after, late)
-                known = after
-            else:
-                found = _of_event(entry, split_id)
-                if found is not None:
-                    yield StoryEvent(at_us, *found)
+    known: _State | None = None
+    plan: MicroBatchPlan | None = None
+    at_us = 0
+    for entry in entries:
+        at_us = max(at_us, getattr(entry, "at_us", 0), getattr(entry, "now_us", 0))
+        if isinstance(entry, MicroBatchPlan):
+            plan = entry
+        elif isinstance(entry, events.Restored):
+            known = _state_in(entry.table, split_id)
+            if known is not None:
+                status = known.status.name.lower()
+                yield StoryEvent(at_us, "restored", f"{status}, from position {known.position:,} on")
+        elif isinstance(entry, events.PlanCommitted) and plan is not None:
+            after = _state_in(plan.after, split_id)
+            if after is not None:
+                late = int(plan.late[plan.after.split_ids.index(split_id)])
+                yield from _changes(at_us, known, after, late)
+            known = after
+        else:
+            found = _of_event(entry, split_id)
+            if found is not None:
+                yield StoryEvent(at_us, *found)
 
 
 def story_of(split_id: str, explanations: Iterable[Explanation]) -> tuple[StoryEvent, ...]:
@@ -192,13 +167,3 @@ def _state_in(table: SplitTable, split_id: str) -> _State | None:
     at = table.split_ids.index(split_id)
     status = SplitStatus(table.statuses[at])
     return _State(int(table.positions[at]), int(table.watermarks[at]), status)
-
-
-def _size(entry: Any) -> int:
-    """Splits or blocks that an entry has, at least 1."""
-    for name in ("rows", "split_ids", "reports"):
-        sized: Any = getattr(entry, name, None)
-        if hasattr(sized, "__len__"):
-            return max(len(sized), 1)
-    table: Any = entry.after if isinstance(entry, MicroBatchPlan) else getattr(entry, "table", ())
-    return max(len(table), 1)

@@ -7,7 +7,7 @@ the query planned, and when the log is over it goes on until nothing more is rea
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from alignment.events import (
 from alignment.exceptions import InvalidArgumentError
 from alignment.index import EventTimeIndex
 from alignment.plan import MicroBatchPlan, PlanningRules, SplitTable
-from alignment.recording import EngineStarted, Loaded, Located, as_of_a_log, engines, log_files
+from alignment.recording import EngineStarted, Loaded, Located, as_of_a_log, last_engine, log_files
 from alignment.simulation.trace import Comparison, Settings, SimulatedStep, SourceTrace, TraceColumns, combinations
 from alignment.split_generators import WatermarkEmitted
 from alignment.timestamps import NO_TIMESTAMP
@@ -92,12 +92,8 @@ class RecordedWorkload:
         if logs[1:]:
             names = ", ".join(sorted(log.name for log in logs))
             raise InvalidArgumentError(f"{path} has {len(logs)} event logs ({names}): give the one that is meant")
-        with logs[0].open(encoding="utf-8") as lines:
-            last = deque(engines(lines), maxlen=1)
-        if not last:
-            raise InvalidArgumentError(f"{path} is empty: let the query read for a while")
-        with as_of_a_log():
-            return cls(last[0], known)
+        with logs[0].open(encoding="utf-8") as lines, as_of_a_log():
+            return cls(last_engine(lines), known)
 
     @as_of_a_log()
     def compare(self, **varied: Any) -> Comparison:

@@ -43,7 +43,7 @@ HEX = Form(hex, lambda text: int(text, 16))
 @dataclass(frozen=True)
 class Outer:
     path: str
-    rows: Annotated[int, Wire("n", least=0, most=9)] = 0
+    rows: Annotated[int, Wire("n", least=0)] = 0
     pairs: tuple[Pair, ...] = ()
     by_name: dict[str, tuple[int, int]] = field(default_factory=dict)
     inner: Annotated[Inner, Wire(flat=True)] = Inner()
@@ -90,18 +90,17 @@ def test_a_row_ends_with_the_last_field_that_is_no_default() -> None:
         ({}, "Outer.path = None: must be given"),
         ([], "Outer = []: must be an object"),
         ({"n": -1}, "Outer.n = -1: must be at least 0"),
-        ({"n": 10}, "Outer.n = 10: must be at most 9"),
-        ({"n": True}, "Outer.n = True: must be int, not bool"),
-        ({"n": 2**63}, "Outer.n = 9223372036854775808: must be at most"),
+        ({"n": True}, "Outer.n = True: must be an int of 64 bits"),
+        ({"n": 2**63}, "Outer.n = 9223372036854775808: must be an int of 64 bits"),
         ({"until": -1}, "Outer.until = -1: must be at least 0"),
-        ({"until": "1"}, "Outer.until = '1': must be int, not str, or must be NoneType, not str"),
+        ({"until": "1"}, "Outer.until = '1': must be an int of 64 bits, or must be NoneType, not str"),
         ({"marks": "!"}, "Outer.marks = '!': must be in base 64"),
-        ({"pairs": [["x", "1"]]}, "Outer.pairs.number = '1': must be int, not str"),
+        ({"pairs": [["x", "1"]]}, "Outer.pairs.number = '1': must be an int of 64 bits"),
         ({"pairs": [["x", 1, 2]]}, "must be a list of at most 2 items"),
         ({"pairs": 7}, "Outer.pairs = 7: must be a list, not int"),
         ({"by_name": {"z": [1]}}, "Outer.by_name = [1]: must have 2 items, not 1"),
         ({"by_name": []}, "Outer.by_name = []: must be an object, not list"),
-        ({"other": {"until": []}}, "Outer.other.until = []: must be int"),
+        ({"other": {"until": []}}, "Outer.other.until = []: must be an int"),
         ({"colour": "blue"}, "Outer.colour = 'blue': cannot be read ('blue' is not a valid Colour)"),
         ({"kind": "c"}, "Outer.kind = 'c': must be one of a, b"),
         ({"address": "g"}, "Outer.address = 'g': cannot be read"),

@@ -14,8 +14,8 @@ from alignment.engine import Engine
 from alignment.exceptions import UnknownSplitError
 from alignment.index import EventTimeIndex
 from alignment.plan import PlanningRules
-from alignment.recording import EngineStarted, Recorder, replayed_engine
-from alignment.story import EventLog
+from alignment.recording import EngineStarted, Recorder, last_engine
+from alignment.story import story_in
 from alignment.watermarks import Int64Array
 from streaming_source.tools.cli.main import app
 from tests.monitoring.situations import SECOND, Situation, at, records
@@ -25,17 +25,15 @@ def whats(story: object) -> list[str]:
     return [event.what for event in story]  # type: ignore[attr-defined]
 
 
-def driven(record: Recorder | None = None) -> Engine:
+def driven(record: Recorder) -> None:
     """A split that is read, paused beyond the drift, read on, and idle; and one that does nothing but hold it."""
 
     def load(_: str, start: int, stop: int) -> Int64Array:
         return np.arange(start, stop) * SECOND + at(0)
 
     rules, idle_us = PlanningRules(0, max_drift_us=10 * SECOND), 5 * SECOND
-    if record is not None:
-        record.start(EngineStarted(rules, idle_us, by_reports=False))
-    index = EventTimeIndex(load if record is None else record.loading(load))
-    engine = Engine(rules, index, idle_timeout_us=idle_us, record=None if record is None else record.write)
+    record.start(EngineStarted(rules, idle_us, by_reports=False))
+    engine = Engine(rules, EventTimeIndex(record.loading(load)), idle_timeout_us=idle_us, record=record.write)
     engine.apply(events.SplitsAssigned(("fast", "slow"), (0, 0), (0, 0), at(0)))
     for split_id, rows in (("fast", 40), ("slow", 5)):
         block = (np.array([value], np.int64) for value in (rows, at(0), at(rows - 1)))
@@ -45,13 +43,13 @@ def driven(record: Recorder | None = None) -> Engine:
         plan = engine.plan(at(second))
         if engine.has_news(plan):
             engine.commit(plan)
-    return engine
 
 
-def test_an_engine_tells_the_story_of_a_split_in_order_with_times(tmp_path: Path) -> None:
-    engine = driven()
-    story = engine.story("fast")
-    assert [str(event) for event in story] == [
+def test_an_event_log_tells_the_story_of_a_split_in_order_with_times(tmp_path: Path) -> None:
+    driven(Recorder(tmp_path / "log.jsonl"))
+    with (tmp_path / "log.jsonl").open() as lines:
+        entries = last_engine(lines)
+    assert [str(event) for event in story_in(entries, "fast")] == [
         "2026-01-01 10:00:00  assigned    from position 0 on",
         "2026-01-01 10:00:00  found       40 records, event times up to 2026-01-01 10:00:39 UTC",
         "2026-01-01 10:00:01  read        up to position 14, its watermark is at 2026-01-01 10:00:12 UTC",
@@ -60,20 +58,8 @@ def test_an_engine_tells_the_story_of_a_split_in_order_with_times(tmp_path: Path
         "2026-01-01 10:00:09  active      is active, and holds the watermark if it is the slowest",
         "2026-01-01 10:00:20  idle        is idle: it has had nothing to read for idleTimeout, and holds nothing back",
     ]
-    assert whats(engine.story("slow")) == ["assigned", "found", "read", "idle"]
-    assert engine.story("nobody") == ()
-    driven(Recorder(tmp_path / "log.jsonl"))
-    with (tmp_path / "log.jsonl").open() as lines:
-        assert replayed_engine(lines).story("fast") == story
-
-
-def test_the_log_of_an_engine_is_bounded_by_what_its_entries_are_about() -> None:
-    log = EventLog(cells=100)
-    for second in range(1000):
-        log.add(events.Probed(at(second), tuple("abcdefghij")))
-    assert len(log) == 10
-    log.add(events.SplitsAssigned(tuple(map(str, range(500))), (0,) * 500, (0,) * 500, at(0)))
-    assert len(log) == 1, "the last one stays, whatever its size"
+    assert whats(story_in(entries, "slow")) == ["assigned", "found", "read", "idle"]
+    assert not whats(story_in(entries, "nobody"))
 
 
 def paused_and_idle(folder: Path) -> Situation:

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from alignment.exceptions import AlignmentError
-from alignment.recording import Recorder, as_of_a_log, replay, replayed_engine
+from alignment.recording import Recorder, as_of_a_log, last_engine, replay
 from alignment.simulation import RecordedWorkload
+from alignment.story import story_in
 from streaming_source.checkpoint.offset_log import Checkpoint
 from streaming_source.checkpoint.source_offsets import file_log
 from streaming_source.connectors import FileSource
@@ -247,7 +248,7 @@ def of_event_logs(folder: Path) -> Iterator[Target]:
         for one in replay(log.read_text().splitlines()):
             str(one)
         with as_of_a_log():
-            replayed_engine(log.read_text().splitlines()).story("log/0.parquet")
+            [*story_in(last_engine(log.read_text().splitlines()), "log/0.parquet")]
         str(RecordedWorkload.of_log(log).compare(max_rows=["3"]))
 
     yield Target(log, played, 0.06, but=(UnicodeDecodeError,))

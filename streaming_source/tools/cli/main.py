@@ -152,12 +152,13 @@ def _story(checkpoint: str, split_id: str, event_log: Path | None) -> SplitStory
 
     if event_log is None:
         return explain_checkpoint(checkpoint).story(split_id)
-    # Imported here: no other command replays a log for one split.
-    from alignment.recording import as_of_a_log, log_files, replayed_engine
+    # Imported here: no other command tells of one split.
+    from alignment.recording import as_of_a_log, last_engine, log_files
+    from alignment.story import story_in
 
     for log in reversed(log_files(event_log)):
         with log.open(encoding="utf-8") as lines, as_of_a_log():
-            if events := replayed_engine(lines).story(split_id):
+            if events := tuple(story_in(last_engine(lines), split_id)):
                 return SplitStory(split_id, events)
     raise UnknownSplitError(f"split {split_id!r} is in no log of {event_log}; leave out --event-log, or give its own")
 
