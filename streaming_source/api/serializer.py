@@ -274,8 +274,6 @@ class DataclassEventSerializer(SimpleVersionedSerializer[SourceEvent]):
             return event
         except NotAsDeclaredError as error:
             raise MalformedDataError(f"this is no {name}: {_rule_of(error)}") from error
-        except RecursionError as error:
-            raise MalformedDataError(f"this is no {name}: {error}") from error
 
     @property
     def _known(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import numpy as np
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from alignment.engine import Engine
     from alignment.split_generators import GeneratorState
+else:
+    GeneratorState = Any  # not loaded: few queries have generators
 
 CheckpointT = TypeVar("CheckpointT")
 
@@ -91,23 +93,23 @@ class SourceState(Generic[SplitT, CheckpointT]):
     where runs are not counted.
     """
 
-    sequence: int
-    splits: tuple[SplitT, ...]
-    table: WatermarkTable
-    late: Int64Array
-    silent_since_us: Int64Array
-    checkpoint: CheckpointT | None
+    sequence: Annotated[int, Wire("n")]
+    splits: Annotated[tuple[SplitT, ...], Wire("-")] = ()
+    table: Annotated[WatermarkTable, Wire("-")] = field(default_factory=WatermarkTable.empty)
+    late: Annotated[Int64Array, Wire("-")] = field(default_factory=lambda: np.empty(0, np.int64))
+    silent_since_us: Annotated[Int64Array, Wire("-")] = field(default_factory=lambda: np.empty(0, np.int64))
+    checkpoint: Annotated[CheckpointT | None, Wire("-")] = None
     routed: int = 0
-    outside: int = 0
-    generators: tuple[GeneratorState | None, ...] = ()
-    time_limit_us: int | None = None
-    left_out: tuple[int, int] = (0, 0)
-    empty_since_us: int = LONG_AGO_US
+    outside: Annotated[int, Wire("out_of_range")] = 0
+    generators: Annotated[tuple[GeneratorState | None, ...], Wire("-")] = ()
+    time_limit_us: Annotated[int | None, Wire("time_limit")] = None
+    left_out: Annotated[tuple[int, int], Wire("finished")] = (0, 0)
+    empty_since_us: Annotated[int, Wire("empty_since")] = LONG_AGO_US
     run: RunState | None = None
 
     @classmethod
     def initial(cls) -> SourceState[SplitT, CheckpointT]:
-        return cls(0, (), WatermarkTable.empty(), np.empty(0, np.int64), np.empty(0, np.int64), None)
+        return cls(0)
 
     @property
     def has_ended(self) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from ast import literal_eval
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, fields, replace
 from operator import eq
@@ -39,7 +39,7 @@ from alignment.explain import (
     SplitExplanation,
     WaitsFor,
 )
-from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, known_watermark, watermark_of
+from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK, watermark_of
 from streaming_source.exceptions import OffsetError
 from streaming_source.from_data import as_json
 from streaming_source.monitoring.causes.answer import cause_of, sentence
@@ -61,10 +61,16 @@ _BEHIND: Final = "OffsetsBehindLatest"
 _LIMITS: Final = (WaitsFor.DRIFT, WaitsFor.ROWS, WaitsFor.MIN_ROWS, WaitsFor.GROUP, WaitsFor.HORIZON)
 """Reasons that are the same for all splits with unread records, since a plan has one limit."""
 
+_STATUSES: Final = tuple(status.name.lower() for status in SplitStatus)
 _EXPLANATION: Final = Codec(Explanation, objects=True)
 _SPLIT: Final = Codec(SplitExplanation, objects=True)
 
 _Far: TypeAlias = Annotated[FarRecord, Wire(form=Form(tuple, FarRecord._make))]
+_MARKED: Final = Form(list, lambda found: dict.fromkeys(found, True))
+_OTHERS: Final = Form(
+    lambda waits: {str(why): [at for at, one in waits.items() if one is why] for why in dict.fromkeys(waits.values())},
+    lambda found: {int(at): WaitsFor(why) for why, numbers in found.items() for at in numbers},
+)
 _Group: TypeAlias = Annotated[GroupMember | None, Wire(form=Form(astuple, lambda found: GroupMember(*found)))]
 
 
@@ -77,10 +83,10 @@ class _Facts:
     horizon_us: Annotated[int, Wire("horizon")] = MAX_WATERMARK
     reads_at_us: Annotated[int, Wire("readsAt")] = MAX_WATERMARK
     is_draining: Annotated[bool, Wire("availableNow")] = False
-    waits_for: Annotated[WaitsFor, Wire("waitsFor")] = WaitsFor.NOTHING
+    limit: Annotated[WaitsFor, Wire("waitsFor")] = WaitsFor.NOTHING
     behind: tuple[int, ...] = ()
-    others: Mapping[WaitsFor, tuple[int, ...]] = field(default_factory=dict)
-    holds: Mapping[int, int] = field(default_factory=dict)
+    waits_for: Annotated[Mapping[int, WaitsFor], Wire("others", _OTHERS)] = field(default_factory=dict)
+    holds_us: Annotated[Mapping[int, int], Wire("holds")] = field(default_factory=dict)
     next: Mapping[int, tuple[int, str | None]] = field(default_factory=dict)
     group: _Group = None
     rows: int = 0
@@ -91,8 +97,8 @@ class _Facts:
     far: Mapping[int, _Far] = field(default_factory=dict)
     earlier: Mapping[int, _Far] = field(default_factory=dict)
     stray: Mapping[int, _Far] = field(default_factory=dict)
-    is_outlier: Annotated[tuple[int, ...], Wire("outliers")] = ()
-    was_idle: Annotated[tuple[int, ...], Wire("wasIdle")] = ()
+    is_outlier: Annotated[Mapping[int, bool], Wire("outliers", _MARKED)] = field(default_factory=dict)
+    was_idle: Annotated[Mapping[int, bool], Wire("wasIdle", _MARKED)] = field(default_factory=dict)
     needed_bound_us: Annotated[int | None, Wire("needs")] = None
     routes_late: Annotated[bool, Wire("late", ROUTE)] = False
     upstream: str | None = None
@@ -102,9 +108,8 @@ class _Facts:
 
 _FACTS: Final = Codec(_Facts)
 _OF_SOURCE: Final = sorted({one.name for one in fields(_Facts)} & {one.name for one in fields(Explanation)})
-_SPARSE: Final = ("locked", "invalid", "far", "earlier", "stray")
-_FLAGS: Final = ("is_outlier", "was_idle")
-"""Attributes of few splits: of some a value each, of others which splits have them."""
+_OF_FEW: Final = ("locked", "invalid", "far", "earlier", "stray", "is_outlier", "was_idle")
+"""Attributes of splits that few of them have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +253,15 @@ class WrittenSplit(NamedTuple):
         split, watermark, status, *more = entry
         return cls(split, watermark_of(watermark), SplitStatus[status.upper()], *more[:2])
 
-    def write(self) -> list[Any]:
-        """Return it as an offset has it: what is as in most splits is left out at the end."""
-        entry = [self.split, known_watermark(self.watermark), self.status.name.lower()]
-        if self.silent_since_us != LONG_AGO_US:
-            return [*entry, self.late, self.silent_since_us]
-        return [*entry, self.late] if self.late else entry
+    @staticmethod
+    def write(splits: Iterable[Sequence[Any]]) -> list[list[Any]]:
+        """Return splits, by their fields, as an offset has them: what is as in most is left out at the end. O(n)."""
+        written = []
+        for split, watermark, status, late, silent_us in splits:
+            entry = [split, None if watermark == MIN_WATERMARK else watermark, _STATUSES[status]]
+            more = [late, silent_us] if silent_us != LONG_AGO_US else [late] if late else ()
+            written.append([*entry, *more])
+        return written
 
 
 def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offset: Offset) -> dict[str, Any]:
@@ -264,23 +272,18 @@ def facts_of(explanation: Explanation, positions: Sequence[SplitPosition], offse
     by_id = {split.split_id: split for split in explanation.splits}
     splits = {at: by_id[split_id] for at, (split_id, _) in enumerate(positions) if split_id in by_id}
     limit = next((s.waits_for for s in splits.values() if s.behind and s.waits_for in _LIMITS), WaitsFor.NOTHING)
-    # Splits with other reasons: neither the limit with unread records, nor records without any.
-    others: dict[WaitsFor, list[int]] = {}
-    for at, split in splits.items():
-        if split.waits_for is not (limit if split.behind else WaitsFor.RECORDS):
-            others.setdefault(split.waits_for, []).append(at)
     behind = tuple([splits[at].behind if at in splits else 0 for at in range(len(positions))])
-    of_some: dict[str, Any] = {name: tuple([i for i, one in splits.items() if getattr(one, name)]) for name in _FLAGS}
-    of_some |= {name: {i: found for i, one in splits.items() if (found := getattr(one, name))} for name in _SPARSE}
+    given: dict[str, Any] = {name: getattr(explanation, name) for name in _OF_SOURCE}
+    given |= {name: {at: found for at, one in splits.items() if (found := getattr(one, name))} for name in _OF_FEW}
+    expected = {at: limit if split.behind else WaitsFor.RECORDS for at, split in splits.items()}
     facts = _Facts(
-        **{name: getattr(explanation, name) for name in _OF_SOURCE},
-        waits_for=limit,
+        **given,
+        limit=limit,
         behind=behind if any(behind) else (),
-        others={why: tuple(numbers) for why, numbers in others.items()},
-        holds={at: split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
+        waits_for={at: one.waits_for for at, one in splits.items() if one.waits_for is not expected[at]},
+        holds_us={at: split.holds_us for at, split in splits.items() if split.holds_us != split.watermark},
         next={at: (split.next_us, split.place) for at, split in splits.items() if split.next_us is not None},
         rows=(explanation.batch and explanation.batch.rows) or 0,
-        **of_some,
         places=() if all(map(eq, positions, _positions(offset))) else tuple(positions),
     )
     written: dict[str, Any] = _FACTS.write(facts)
@@ -299,10 +302,6 @@ def report_of_offset(
         facts = _FACTS.read(why)
         positions = facts.places or list(_positions(offset))
         behind = facts.behind or (0,) * len(positions)
-        waits_for = [facts.waits_for if rows else WaitsFor.RECORDS for rows in behind]
-        for other, numbers in facts.others.items():
-            for at in numbers:
-                waits_for[at] = other
         silent = frozenset(offset.get("run", {}).get("silent", ()))
         splits = []
         for at, ((split_id, position), entry) in enumerate(zip(positions, offset["splits"], strict=True)):
@@ -310,23 +309,24 @@ def report_of_offset(
             if split.status is not SplitStatus.FINISHED:
                 is_silent = split.silent_since_us != LONG_AGO_US and not behind[at]
                 next_us, place = facts.next.get(at, (None, None))
-                of_some: dict[str, Any] = {name: at in getattr(facts, name) for name in _FLAGS}
-                of_some |= {name: known[at] for name in _SPARSE if at in (known := getattr(facts, name))}
+                own: dict[str, Any] = {
+                    "holds_us": split.watermark,
+                    "waits_for": facts.limit if behind[at] else WaitsFor.RECORDS,
+                }
+                own |= {name: known[at] for name in (*own, *_OF_FEW) if at in (known := getattr(facts, name))}
                 splits.append(
                     SplitExplanation(
                         split_id=split_id,
                         status=split.status,
                         watermark=split.watermark,
-                        holds_us=facts.holds.get(at, split.watermark),
                         position=position,
                         behind=behind[at],
-                        waits_for=waits_for[at],
                         silent_since_us=split.silent_since_us if is_silent else None,
                         late=split.late,
                         next_us=next_us,
                         place=place,
                         missed_run=split_id in silent,
-                        **of_some,
+                        **own,
                     )
                 )
         explanation = Explanation(

@@ -339,19 +339,11 @@ class ReaderBefore42(DataSourceStreamReader):
         from streaming_source.checkpoint.offset_log import OffsetLog
         from streaming_source.spark.offsets import OffsetCodec
 
-        log, codec = OffsetLog(checkpoint), OffsetCodec(self.reader.source)
-        numbers = log.batches()
-        if not numbers:
+        log = OffsetLog(checkpoint)
+        if not (numbers := log.batches()):
             return None
         self._continues_run = numbers[-1] not in log.committed()
-        offsets = log.read(numbers[-1]).parsed()
-        own: list[Offset] = [offset for offset in offsets if codec.is_of_source(offset)]
-        if len(own) > 1 or (not own and None not in offsets):
-            raise OptionError(
-                f"option availableNowCheckpoint = {checkpoint!r}: its query reads this source {len(own)} times, and it "
-                "must be once; give the checkpointLocation of the query that reads this frame"
-            )
-        return own[0] if own else None
+        return OffsetCodec(self.reader.source).logged(log, numbers[-1], "option availableNowCheckpoint")
 
 
 def _as_open(offset: Offset) -> Offset:

@@ -290,19 +290,9 @@ class LateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _state(self, log: OffsetLog, batch: int) -> tuple[Offset, SourceState[Any, Any]]:
         """Return the offset of this source after a micro-batch of the query, and that offset's state."""
-        if batch < 0:
-            return {}, SourceState.initial()
         codec = OffsetCodec(self.source)
-        offsets = log.read(batch).parsed()
-        ours = [offset for offset in offsets if codec.is_of_source(offset)]
-        if len(ours) == 1:
-            return ours[0], codec.decode(ours[0])
-        if not ours and None in offsets:
-            return {}, SourceState.initial()
-        raise OffsetError(
-            f"late_records: the query of {log.checkpoint} reads this source {len(ours)} times; it must be once: give "
-            "the checkpointLocation of the query that reads this very frame, with the same options"
-        )
+        found = None if batch < 0 else codec.logged(log, batch, "late_records")
+        return ({}, SourceState.initial()) if found is None else (found, codec.decode(found))
 
     # ---- on an executor ------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -34,20 +35,20 @@ import pyarrow as pa
 from alignment.arrow_times import format_timestamp, may_lack_zone
 from alignment.codec import Codec
 from alignment.column_paths import column_at, event_time_names
-from alignment.combine import SplitStatus
 from alignment.explain import Explanation
 from alignment.plan import WatermarkTable
 from alignment.timestamps import FieldTimestampAssigner, RecordTimestampAssigner
-from alignment.watermarks import LONG_AGO_US, MIN_WATERMARK, known_watermark, watermark_of
+from alignment.watermarks import MIN_WATERMARK, known_watermark, watermark_of
 from streaming_source.api import Source
 from streaming_source.api.serializer import json_to_bytes
-from streaming_source.coordinator import ReadRules, RunState, SourceState
+from streaming_source.coordinator import ReadRules, SourceState
 from streaming_source.exceptions import OffsetError
 from streaming_source.monitoring.report import OFFSET_VERSION, WrittenSplit, check_version, facts_of
 from streaming_source.spark.options import FRAME_OPTIONS, STRATEGY_OPTIONS
 
 if TYPE_CHECKING:
     from alignment.split_generators import GeneratorState
+    from streaming_source.checkpoint.offset_log import OffsetLog
 
 LATE_LOG: Final = "late_log"
 """Key of the late log's id in an offset; offsets of a query that never routed lack it."""
@@ -57,7 +58,12 @@ _WITH_FINISHED: Final = 1
 _SHOWN: Final = 200
 """Characters of an offset that an error shows."""
 
-_RUN: Final = Codec(RunState)
+_STATE: Final[Codec[SourceState[Any, Any]]] = Codec(SourceState)
+_KEYS: Final = (
+    *("v", "source", "id", "n", "watermark", "furthest", "time_limit", "generators", "enumerator", "empty_since"),
+    *("run", "routed", "out_of_range", "fixed", "finished", "splits_v", "splits"),
+)
+"""The order of an offset, which is compared as text."""
 
 Offset: TypeAlias = dict[str, Any]
 
@@ -80,6 +86,20 @@ class OffsetCodec:
             return False
         return isinstance(offset.get("id"), str) and offset["id"] in self._known_ids
 
+    def logged(self, log: OffsetLog, batch: int, what: str) -> Offset | None:
+        """Return the source's offset after a micro-batch of a query, None where it has none yet.
+
+        An `OffsetError` that begins with `what` if the query does not read the source once.
+        """
+        offsets = log.read(batch).parsed()
+        own = [offset for offset in offsets if self.is_of_source(offset)]
+        if len(own) > 1 or (not own and None not in offsets):
+            raise OffsetError(
+                f"{what}: the query of {log.checkpoint} reads this source {len(own)} times; it must be once: give the "
+                "checkpointLocation of the query that reads this very frame, with the same options"
+            )
+        return own[0] if own else None
+
     def encode(self, state: SourceState[Any, Any], explanation: Explanation | None = None) -> Offset:
         """Return the state as JSON values, keys always in the same order; with the reasons, if any are given. O(n).
 
@@ -87,31 +107,24 @@ class OffsetCodec:
         """
         state = state.as_written(self._source)
         write, remember = self._source.split_serializer, self._source.enumerator_checkpoint_serializer
-        watermarks, statuses = state.table.watermarks.tolist(), map(SplitStatus, state.table.statuses.tolist())
-        known = watermarks, statuses, state.late.tolist(), state.silent_since_us.tolist()
-        splits = [WrittenSplit(*one).write() for one in zip(map(write.to_json, state.splits), *known, strict=True)]
+        columns = (state.table.watermarks, state.table.statuses, state.late, state.silent_since_us)
+        known = (column.tolist() for column in columns)
+        splits = WrittenSplit.write(zip(map(write.to_json, state.splits), *known, strict=True))
         by_id = zip(state.table.split_ids, state.generators, strict=True) if any(state.generators) else ()
         generators = {split_id: _generators().write(one) for split_id, one in by_id if one is not None}
-        limit = {} if state.time_limit_us is None else {"time_limit": state.time_limit_us}
-        offset = {
+        offset = _STATE.write(state) | {
             "v": OFFSET_VERSION if any(state.left_out) else _WITH_FINISHED,
             "source": self._source.name,
             "id": self.source_id,
-            "n": state.sequence,
             "watermark": known_watermark(state.table.combined),
             **({} if state.table.furthest == MIN_WATERMARK else {"furthest": state.table.furthest}),
-            **limit,
             **({"generators": generators} if generators else {}),
             "enumerator": None if state.checkpoint is None else [remember.version, remember.to_json(state.checkpoint)],
-            **({} if state.empty_since_us == LONG_AGO_US else {"empty_since": state.empty_since_us}),
-            **({} if state.run is None else {"run": _RUN.write(state.run)}),
-            **({"routed": state.routed} if state.routed else {}),
-            **({"out_of_range": state.outside} if state.outside else {}),
             **({} if self._fixed is None else {"fixed": self._fixed}),
-            **({"finished": state.left_out} if any(state.left_out) else {}),
             "splits_v": write.version,
             "splits": splits,
         }
+        offset = {key: offset[key] for key in _KEYS if key in offset}
         if explanation is None:
             return offset
         positions = [(split.split_id, split.position) for split in state.splits]
@@ -134,22 +147,14 @@ class OffsetCodec:
             remember, written = self._source.enumerator_checkpoint_serializer, offset["enumerator"]
             checkpoint = None if written is None else remember.deserialize(written[0], json_to_bytes(written[1]))
             generators = {split_id: _generators().read(one) for split_id, one in offset.get("generators", {}).items()}
-            routed, limit_us = int(offset.get("routed", 0)), offset.get("time_limit")
-            left_out = offset.get("finished", (0, 0))
-            return SourceState(
-                sequence=int(offset["n"]),
+            return replace(
+                _STATE.read(offset),
                 splits=splits,
                 table=table,
                 late=np.array([entry.late for entry in entries], np.int64),
                 silent_since_us=np.array([entry.silent_since_us for entry in entries], np.int64),
                 checkpoint=checkpoint,
-                routed=routed,
-                outside=int(offset.get("out_of_range", 0)),
                 generators=tuple(map(generators.get, table.split_ids)) if generators else (),
-                time_limit_us=limit_us,
-                left_out=(int(left_out[0]), int(left_out[1])),
-                empty_since_us=int(offset.get("empty_since", LONG_AGO_US)),
-                run=_RUN.read(offset["run"]) if "run" in offset else None,
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
             if isinstance(error, OffsetError) and not str(error).startswith("damaged"):
@@ -230,10 +235,10 @@ def fixed_options(
     is_known = event_time is None or event_time.lower() in map(str.lower, event_time_names(source.name, fixed))
     fixed["eventTimeAs"] = None if is_known else event_time
     fixed["watermarkRows"] = rules.options.watermark_rows or None
-    if rules.times is not None:
-        for name, bound_us in (("eventTimeFrom", rules.times.from_us), ("eventTimeUntil", rules.times.until_us)):
+    if (times := rules.planning.times) is not None:
+        for name, bound_us in (("eventTimeFrom", times.from_us), ("eventTimeUntil", times.until_us)):
             fixed[name] = None if bound_us is None else format_timestamp(bound_us)
-        fixed["overlap"] = "keep" if rules.times.overlap == "keep" else None
+        fixed["overlap"] = "keep" if times.overlap == "keep" else None
     return {name: value for name, value in fixed.items() if value is not None}
 
 

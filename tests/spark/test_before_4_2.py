@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSource
 from alignment.watermarks import FAR_US
 from streaming_source import explain, read_stream
 from streaming_source.coordinator.rules import EMITTED
-from streaming_source.exceptions import OptionError, UnsupportedOperationError
+from streaming_source.exceptions import OffsetError, OptionError, UnsupportedOperationError
 from streaming_source.monitoring.explained import explain_checkpoint
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.spark.before_4_2 import IS_BEFORE_4_2, STEPS, WRAPPER, ReadAllAvailable, ReaderBefore42
@@ -322,7 +322,7 @@ def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     Logs(tmp_path / "in", 1).grow()
     Logs(tmp_path / "other", 2).grow()
     SparkBefore42(tmp_path / "cp", lambda: make_reader(tmp_path / "other", tmp_path / "cp")).run("wrapped")
-    with pytest.raises(OptionError, match="reads this source 0 times"):
+    with pytest.raises(OffsetError, match="reads this source 0 times"):
         SparkBefore42(tmp_path / "new", lambda: make_reader(tmp_path / "in", tmp_path / "cp")).run("wrapped")
 
 

@@ -18,7 +18,8 @@ from alignment.plan import WatermarkTable
 from alignment.watermarks import LONG_AGO_US
 from streaming_source.connectors.files import FileSource
 from streaming_source.connectors.files.split import FilesCheckpoint, FileSplit, Remembered, Segment
-from streaming_source.coordinator import RunState, SourceState
+from streaming_source.coordinator import SourceState
+from streaming_source.coordinator.state import RunState
 from streaming_source.exceptions import OffsetError
 from streaming_source.spark.before_4_2 import ReadMaxRows
 from streaming_source.spark.datasource import AlignedDataSource
