@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import re
-from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from enum import Enum
 from operator import attrgetter
+from types import GenericAlias
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
+from alignment.codec import Codec
 from alignment.events import RangeReport
 from alignment.timestamps import NO_TIMESTAMP
 from streaming_source.api import SimpleVersionedSerializer, SourceEvent
@@ -22,6 +23,10 @@ MAX_MESSAGE_BYTES: Final = 1 << 20
 _MAX_SPLIT_ID: Final = 8192
 """Most characters of a split id: a path of 4,096, and a connector's suffix."""
 _KINDS: Final = get_type_hints(RangeReport)
+_COLUMNS: Final[Codec[Any]] = Codec(
+    make_dataclass("Reports", [(name, GenericAlias(tuple, (kind, ...))) for name, kind in _KINDS.items()]), strict=True
+)
+"""Reports as they are sent: a list for each field."""
 _PATH: Final = re.compile(r"/(\w+)/(\d{1,18})/(\d{1,18})/(\d{1,18})/(\d{1,18})", re.ASCII)
 _T = TypeVar("_T")
 
@@ -96,20 +101,13 @@ def encode_reports(reports: Sequence[RangeReport]) -> bytes:
 
 def decode_reports(body: bytes) -> list[RangeReport]:
     """Return the reports that `encode_reports` wrote; refuse other bytes, and reports with impossible values. O(n)."""
-    columns = decode(body, dict)
     try:
-        if columns.keys() != _KINDS.keys() or not all(isinstance(column, list) for column in columns.values()):
-            raise ValueError
-        for name, kind in _KINDS.items():
-            if set(map(type, columns[name])) - {kind}:
-                raise ValueError
-            if kind is int:
-                array("q", columns[name])  # int64, as wherever positions and times are kept
-        reports = [RangeReport(*row) for row in zip(*map(columns.get, _KINDS), strict=True)]
-        if not all(map(_is_possible, reports)):
-            raise ValueError
-    except (ValueError, OverflowError):
+        columns = _COLUMNS.read(decode(body, dict))
+        reports = [RangeReport(*row) for row in zip(*(getattr(columns, name) for name in _KINDS), strict=True)]
+    except ValueError:
         raise RefusedError(Refusal.MALFORMED) from None
+    if not all(map(_is_possible, reports)):
+        raise RefusedError(Refusal.MALFORMED)
     return reports
 
 
