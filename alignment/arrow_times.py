@@ -42,7 +42,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _Micros = tuple[Int64Array, BoolArray]
 
 
-def check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
+def _check_time_type(data_type: pa.DataType, unit: str | None, column: str) -> None:
     """Refuse a column that cannot give event times, with an `InvalidArgumentError`.
 
     That is one of a type that holds no time, whole numbers and decimals without a `unit`, and floats in any unit but
@@ -95,11 +95,11 @@ def may_lack_zone(data_type: pa.DataType) -> bool:
     return bool(_is_text(data_type) or pa.types.is_date(data_type) or is_local)
 
 
-def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micros:
-    """Convert a column of length n that :func:`check_time_type` let pass; it may be dictionary-encoded.
+def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC, column: str | None = None) -> _Micros:
+    """Convert an array of length n of a type that holds times; it may be dictionary-encoded.
 
     `unit` is what one step of a number means, `zone` that of timestamps, dates and texts without one, as
-    :func:`time_zone` names it.
+    :func:`time_zone` names it. Of a `column` that is named the type is checked: an `InvalidArgumentError` for others.
 
     Returns
     -------
@@ -109,6 +109,8 @@ def to_microseconds(array: pa.Array, unit: str | None, zone: str = UTC) -> _Micr
         False for null, NaN, unreadable text, and times beyond int64 microseconds.
     """
     data_type = array.type
+    if column is not None:
+        _check_time_type(data_type, unit, column)
     if pa.types.is_dictionary(data_type):
         return _from_dictionary(array, unit, zone)
     if pa.types.is_null(data_type):

@@ -23,7 +23,6 @@ from alignment.arrow_times import (
     EPOCH_UNITS,
     OUR_YEARS_S,
     STEPS_A_SECOND,
-    check_time_type,
     format_timestamp,
     is_order_preserving,
     likely_unit,
@@ -212,8 +211,7 @@ class FieldTimestampAssigner(TimestampAssigner):
         array = column_at(batch, self.column)
         if self.pattern is not None:
             array = self._part_of(array)
-        check_time_type(array.type, self.unit, self.column)
-        return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC))
+        return EventTimes.of(*to_microseconds(array, self.unit, self.zone or UTC, self.column))
 
     def _part_of(self, texts: pa.Array) -> pa.Array:
         if not pa.types.is_string(texts.type):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -49,14 +49,11 @@ class WatermarkTable:
 
     def at(self, positions: Int64Array) -> SplitTable:
         """The same as an engine plans from it: the next record of each split is at its place in `positions`."""
-        return SplitTable(
-            split_ids=self.split_ids,
-            positions=positions,
-            watermarks=self.watermarks,
-            statuses=self.statuses,
-            combined=self.combined,
-            furthest=self.furthest,
-        )
+        return SplitTable(**self._columns, positions=positions)
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(WatermarkTable)}
 
     def __len__(self) -> int:
         return len(self.split_ids)
@@ -75,13 +72,7 @@ class SplitTable(WatermarkTable):
 
     def without_positions(self) -> WatermarkTable:
         """Return what is known of the watermarks, wherever reading goes on. O(1)."""
-        return WatermarkTable(
-            split_ids=self.split_ids,
-            watermarks=self.watermarks,
-            statuses=self.statuses,
-            combined=self.combined,
-            furthest=self.furthest,
-        )
+        return WatermarkTable(**self._columns)
 
     def joined(self, split_ids: Collection[str], positions: Sequence[int]) -> tuple[SplitTable, npt.NDArray[np.intp]]:
         """The table with new splits, active and without a watermark; and the order: first the old ones, then the new.

@@ -17,12 +17,10 @@ from streaming_source.coordinator.calls import (
 )
 from streaming_source.coordinator.ranges import assign_ranges, one_range_each
 from streaming_source.coordinator.rules import ReadRules
-from streaming_source.coordinator.state import RunState, SourceState
+from streaming_source.coordinator.state import SourceState
 
 __all__ = [
-    "AssignmentTracker",
     "ReadRules",
-    "RunState",
     "SourceCoordinator",
     "SourceState",
     "WorkerPool",
@@ -36,11 +34,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from streaming_source.coordinator.coordinator import SourceCoordinator
-    from streaming_source.coordinator.enumerator_host import AssignmentTracker
 
 if not TYPE_CHECKING:  # A type checker knows the names above, and refuses others.
     _HOMES = {
         ".coordinator": ["SourceCoordinator"],
-        ".enumerator_host": ["AssignmentTracker"],
     }
     __getattr__ = lazy_names(__name__, _HOMES)

@@ -320,13 +320,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         waits_for = None
         if self._group is not None and explanation.waits_for_group:
             waits_for = self._group.slowest_at(explanation.at_us)
-        return replace(
-            with_source(explanation, self.runtime, self.state, self._warnings.outlying, self._rules),
-            group=waits_for,
-            batch=self._batch,
-            reads=self._reads,
-            routes_late=self._rules.options.late == "route",
-        )
+        known = {"group": waits_for, "batch": self._batch, "reads": self._reads}
+        return with_source(explanation, self.runtime, self.state, self._warnings.outlying, self._rules, **known)
 
     def ranges(
         self,
@@ -399,8 +394,8 @@ class SourceCoordinator(Generic[SplitT, CheckpointT]):
         now_us, min_rows, waits_until_us = self._now_us(), self._rules.options.min_rows_per_trigger, LONG_AGO_US
         if min_rows is not None and self._read_us is not None and self._may_wait_for_rows():
             waits_until_us = self._read_us + self._rules.options.max_trigger_delay_us
-        if self._rules.times:
-            check_no_overlap(engine.index, self._rules.times, self.runtime.event_times)
+        if wanted := self._rules.planning.times:
+            check_no_overlap(engine.index, wanted, self.runtime.event_times)
         if self.runtime.event_times.loads_ahead:
             self.runtime.event_times.load_ahead(engine.times_to_load(max_rows))
         with self.runtime.event_times.planning():

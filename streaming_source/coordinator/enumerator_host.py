@@ -136,7 +136,7 @@ class EnumeratorHost(SplitEnumeratorContext[SplitT], Generic[SplitT, CheckpointT
 
     @property
     def event_time_range(self) -> EventTimeRange:
-        return self._rules.times or ALL_TIMES
+        return self._rules.planning.times or ALL_TIMES
 
     @property
     def needs_event_times(self) -> bool:

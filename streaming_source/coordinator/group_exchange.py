@@ -43,8 +43,7 @@ class GroupExchange:
     watermark holds for all of them.
 
     `now_us` is a monotonic clock that all processes of the host share, `name` what the other members call this source.
-    `record` is called with each event of the membership, for a log that can be replayed. The `membership` may be read
-    from the planner's thread; all else from any thread.
+    The `membership` may be read from the planner's thread; all else from any thread.
     """
 
     def __init__(
@@ -58,14 +57,12 @@ class GroupExchange:
         name: str = "",
         in_one_query: bool = False,
         follows: bool = True,
-        record: Callable[[object], None] | None = None,
     ) -> None:
         self.location = location
         self.now_us = now_us
         self._group = group
         self._is_alive = is_alive or _is_alive
         self._follows = follows
-        self._record = record
         self._lock = threading.Lock()
         self._seen_version: object = None
         self.membership = Membership(
@@ -77,8 +74,6 @@ class GroupExchange:
             in_one_query=in_one_query,
             where=str(location),
         )
-        if record is not None:
-            record(self.membership)
 
     # ---- what the planner asks -----------------------------------------------------------------------------------
 
@@ -155,16 +150,11 @@ class GroupExchange:
     def _take(self, event: group_events.Event) -> None:
         """Let the membership take an event, and carry out what it says."""
         with self._lock:
-            instructions = deque(self._handle(event))
+            instructions = deque(self.membership.handle(event))
             while instructions:
                 answer = self._carry_out(instructions.popleft())
                 if answer is not None:
-                    instructions.extend(self._handle(answer))
-
-    def _handle(self, event: group_events.Event) -> Sequence[group_events.Instruction]:
-        if self._record is not None:
-            self._record(event)
-        return self.membership.handle(event)
+                    instructions.extend(self.membership.handle(answer))
 
     def _carry_out(self, instruction: group_events.Instruction) -> group_events.Event | None:
         match instruction:

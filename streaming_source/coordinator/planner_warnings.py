@@ -91,7 +91,7 @@ class PlannerWarnings:
     def of_waiting(self, plan: MicroBatchPlan, max_rows: int) -> None:
         """Warn once that splits wait that the row limit would admit, and the offset has no space for."""
         is_due = plan.rows < max_rows and plan.limited_by is LimitedBy.HORIZON
-        if not is_due or self._of_waiting or self._rules.times:
+        if not is_due or self._of_waiting or self._rules.planning.times:
             return
         self._of_waiting = True
         _log.warning(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from streaming_source.api import SplitRange
@@ -132,15 +133,16 @@ def assign_ranges(
     return [[ranges[number].split for number in sorted(numbers)] for numbers in assigned]
 
 
-def one_range_each(ranges: Sequence[SplitT]) -> Iterator[list[SplitT]]:
+def one_range_each(ranges: Sequence[SplitT]) -> list[list[SplitT]]:
     """The ranges of one reader in rounds, in each at most one of a split: a reader knows a split by its id."""
-    left = list(ranges)
-    while left:
-        first: dict[str, SplitT] = {}
-        for split in left:
-            first.setdefault(split.split_id, split)
-        yield list(first.values())
-        left = [split for split in left if first[split.split_id] is not split]
+    rounds: list[list[SplitT]] = []
+    taken: Counter[str] = Counter()
+    for split in ranges:
+        if (number := taken[split.split_id]) == len(rounds):
+            rounds.append([])
+        rounds[number].append(split)
+        taken[split.split_id] += 1
+    return rounds
 
 
 def cut_range(whole: SplitRange[SplitT], max_rows: int) -> list[SplitRange[SplitT]]:

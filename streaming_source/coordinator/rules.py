@@ -357,11 +357,6 @@ class ReadRules:
         return self.options.watermark_rows and not self.options.no_data_micro_batches
 
     @property
-    def times(self) -> EventTimeRange | None:
-        """Records whose event times are outside are not wanted; None: all are."""
-        return self.planning.times
-
-    @property
     def counts_runs(self) -> bool:
         """True if idleness is counted in runs where they end by themselves: by default, and where a split may wait."""
         may_wait = (self.options.watermark_rows or self.planning.max_drift_us is not None) and not self.planning.bounded
@@ -398,7 +393,7 @@ class ReadRules:
     @property
     def needs_event_times(self) -> bool:
         """True if plans depend on the event times of records; see `SplitEnumeratorContext`."""
-        is_limited = bool(self.times) or self.planning.max_drift_us is not None
+        is_limited = bool(self.planning.times) or self.planning.max_drift_us is not None
         return not self.at_once or is_limited or self.strategy.makes_own_watermarks
 
     @property

@@ -211,8 +211,9 @@ def with_source(
     state: SourceState[Any, Any],
     outlying: OutlyingTimes,
     rules: ReadRules,
+    **others: Any,
 ) -> Explanation:
-    """Return an explanation of the runtime's engine with what its source adds. O(n).
+    """Return an explanation of the runtime's engine with what its source adds, and with other fields. O(n).
 
     `state` is the last state, `outlying` has the records that stand out in it.
     """
@@ -249,18 +250,20 @@ def with_source(
         away=next(iter(away.values()), None) if isinstance(away, Mapping) else None,
         needed_bound_us=outlying.needed_bound_us,
         metrics=(*host.enumerator.metrics().items(), *_outside(state, rules)),
+        routes_late=rules.options.late == "route",
+        **others,
     )
 
 
 def _may_lie_before(state: SourceState[Any, Any], rules: ReadRules) -> bool:
     """Return whether a split may lack a watermark because its records lie before the wanted range: these are valid."""
-    times = rules.times
+    times = rules.planning.times
     return times is not None and state.outside > 0 and times.from_us is not None and times.overlap == "drop"
 
 
 def _outside(state: SourceState[Any, Any], rules: ReadRules) -> Iterator[tuple[str, int]]:
     """Yield how many records lay outside of the wanted range, as far as their event times are known to the planner."""
-    if rules.times and rules.times.overlap != "fail":
+    if (times := rules.planning.times) and times.overlap != "fail":
         yield "outOfRangeRecords", state.outside
 
 

@@ -52,15 +52,14 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
         self.state = state
         self.target: SourceOutput
         self.ended = False
-        self._next_position = state.position
+        self._next_position, self._stop = state.position, state.split.stop
         self._metrics = metrics
         self._end_of_stream = end_of_stream
 
     @property
     def has_reached_end(self) -> bool:
         """True if the output was cut off, or the split is at its stop."""
-        stop = self.state.split.stop
-        return self.ended or (stop is not None and self.state.position >= stop)
+        return self.ended or (self._stop is not None and self.state.position >= self._stop)
 
     def collect(
         self,
@@ -114,12 +113,11 @@ class SplitOutput(SourceOutput, Generic[SplitT]):
         self._next_position = end
 
     def _rows_before_stop(self, rows: int, positions: int | npt.NDArray[np.int64]) -> int:
-        stop = self.state.split.stop
-        if stop is None:
+        if self._stop is None:
             return rows
         if isinstance(positions, int):
-            return min(max(stop - positions, 0), rows)
-        return int(np.searchsorted(positions, stop))
+            return min(max(self._stop - positions, 0), rows)
+        return int(np.searchsorted(positions, self._stop))
 
 
 def _out_of_order(what: str) -> SourceError:

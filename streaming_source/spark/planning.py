@@ -163,8 +163,8 @@ class StreamPlanning:
                 report_run = self._reports.run_id
             if not shares and row_us is not None:
                 shares = [[]]
-            host = coordinator.host
-            generators = after.generators_since(before) if coordinator.runtime.reads_on else {}
+            runtime = coordinator.runtime
+            host, generators = runtime.host, after.generators_since(before) if runtime.reads_on else {}
             return [
                 AlignedInputPartition(
                     tuple(splits),
@@ -239,7 +239,6 @@ class StreamPlanning:
         """Bring the coordinator to an offset, with what readers have reported since."""
         coordinator = self._coordinator
         self._standstill.end_batch()
-        coordinator.end_batch()
         if once and not coordinator.is_draining:
             coordinator.drain(is_one_batch=True)
         if not coordinator.restored:

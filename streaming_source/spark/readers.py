@@ -287,7 +287,8 @@ def _read(
             reader.handle_source_events(event)
         output = FrameOutput(shaper)
         while (status := reader.poll_next(output)) is not InputStatus.END_OF_INPUT:
-            yield from output.take()
+            if output.rows:
+                yield from output.take()
             answers_s = None
             if channel is not None and channel.awaits_events:
                 answers_s = channel.ANSWERS_S

@@ -45,23 +45,17 @@ class ReportDirectory:
     """The planner's end: entries that begin with the id of this run of the query, which removes them.
 
     Raises an `OptionError` if this process may not write there. What an earlier run left is removed after a day.
-    `monotonic_s` is the clock by which a directory that cannot be read is tried again, `wall_s` the time of day, for a
-    store that has none.
+    `monotonic_s` is the clock by which a directory that cannot be read is tried again.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        monotonic_s: Callable[[], float] = time.monotonic,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, journal: Journal, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._journal = journal
         self._monotonic_s = monotonic_s
         self._due_s = math.inf
         self.run_id = uuid4().hex[:12]
         store_s = journal.check()
         try:
-            journal.remove_older((wall_s() if store_s is None else store_s) - _KEPT_S, _REPORT)
+            journal.remove_older((time.time() if store_s is None else store_s) - _KEPT_S, _REPORT)
         except SourceError as error:
             _log.warning("reports of earlier runs are left behind: %s", error)
 

@@ -143,7 +143,7 @@ class RowShaper:
 
     def _extracted(self, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> EventTimes:
         times = self.assigner.extract(batch, source_timestamps)
-        if len(times) != batch.num_rows:
+        if len(times.values) != batch.num_rows:
             raise SchemaError(
                 f"{type(self.assigner).__name__}.extract returned {len(times)} event times for a batch of "
                 f"{batch.num_rows} records: it must return one for each, NO_TIMESTAMP where there is none"
@@ -155,7 +155,7 @@ class RowShaper:
             return times
         earliest = 0 if self.options.watermark_rows else NO_TIMESTAMP
         # Records without a time hold the smallest integer, so that any of them leads to the slower path below.
-        if times.max() <= np.min(latest) and times.values.min() >= earliest:
+        if times.values.max() <= np.min(latest) and times.values.min() >= earliest:
             return times
         valid = times.valid & (times.values >= earliest) & (times.values <= latest)
         return EventTimes.of(np.where(valid, times.values, NO_TIMESTAMP), valid)
@@ -213,7 +213,10 @@ class RowShaper:
         if field.name in self.metadata:
             return _metadata(field, records)
         if column >= 0:
-            return _as_type(batch.column(column), field, is_event_time=field.name in (self.assigner.columns or ()))
+            found = batch.column(column)
+            if found.type == field.type:
+                return found
+            return _as_type(found, field, is_event_time=field.name in (self.assigner.columns or ()))
         raise SchemaError(
             f"the records have no column {field.name!r}; they have {', '.join(batch.schema.names)}; let "
             "Source.schema return the columns that they have"
@@ -369,8 +372,6 @@ def _printed(value: pa.Scalar) -> str:
 
 
 def _as_type(column: pa.Array, field: pa.Field, *, is_event_time: bool) -> pa.Array:
-    if column.type == field.type:
-        return column
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
         # Not a cast: an unsafe cast wraps times that overflow microseconds, a safe cast refuses nanoseconds.
         micros, fits = to_microseconds(column, None)

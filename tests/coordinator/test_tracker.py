@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streaming_source.api import RecordSplit
-from streaming_source.coordinator import AssignmentTracker
+from streaming_source.coordinator.enumerator_host import AssignmentTracker
 from tests.coordinator.support import ids
 
 

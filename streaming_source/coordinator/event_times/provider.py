@@ -63,7 +63,7 @@ class EventTimeProvider(ABC, Generic[SplitT]):
         locate = self.first_later
         if recorder is not None:
             load, locate = recorder.loading(load), locate and recorder.locating(locate)
-        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate, wanted=rules.times)
+        return EventTimeIndex(load, cached_times=self.cached_times, locate=locate, wanted=rules.planning.times)
 
     # ---- splits --------------------------------------------------------------------------------------------------
 
