@@ -47,8 +47,7 @@ class SourceTrace:
     watermarks that what was read gives the fastest and the slowest split that count (`drift_us`); how many splits are
     paused; records read, and those at or below the watermark announced before (`late`). `held_rows` are records read so
     far that are later than that: what Spark has in its state after the step if it keeps records, as joins and
-    deduplication do, since it drops what a watermark has passed one step later. `holding_back` is a split that holds
-    the watermark, empty where none counts.
+    deduplication do, since it drops what a watermark has passed one step later.
 
     `unread` records were there, or would have come. It `has_ended` if all was read, and the watermark stays there. If
     it is not `is_exact`, an estimated event time decided about some records: so many were `late` at least.
@@ -61,7 +60,6 @@ class SourceTrace:
     rows: Int64Array
     held_rows: Int64Array
     late: Int64Array
-    holding_back: tuple[str, ...]
     unread: int
     has_ended: bool
     is_exact: bool = True
@@ -72,7 +70,6 @@ class TraceColumns:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, ...]] = []
-        self._holding_back: list[str] = []
 
     def add(self, step: SimulatedStep) -> None:
         """One more step. O(n)."""
@@ -91,8 +88,6 @@ class TraceColumns:
                 step.late,
             )
         )
-        slowest = np.flatnonzero(counts)[np.argmin(after.watermarks[counts])] if counts.any() else None
-        self._holding_back.append("" if slowest is None else after.split_ids[slowest])
 
     @property
     def rows(self) -> int:
@@ -103,11 +98,7 @@ class TraceColumns:
         """All of it."""
         columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T
         return SourceTrace(
-            **dict(zip(_COLUMNS, columns, strict=True)),
-            holding_back=tuple(self._holding_back),
-            unread=unread,
-            has_ended=has_ended,
-            is_exact=is_exact,
+            **dict(zip(_COLUMNS, columns, strict=True)), unread=unread, has_ended=has_ended, is_exact=is_exact
         )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from alignment.events import NoMoreSplits
 from alignment.exceptions import InvalidArgumentError
 from alignment.recording import Recorder
 from alignment.simulation import RecordedWorkload
@@ -112,17 +113,17 @@ def test_the_reports_of_a_group_are_for_their_user_alone(tmp_path: Path) -> None
 def test_an_event_log_is_for_its_user_alone(tmp_path: Path) -> None:
     log = tmp_path / "logs/x.jsonl"
     log.parent.mkdir()
-    Recorder(log).write(1)
+    Recorder(log).write(NoMoreSplits())
     assert mode_of(log) == 0o600
     log.unlink()
     log.symlink_to(tmp_path / "victim")
     with pytest.raises(InvalidArgumentError, match="is a link or a pipe; give a folder"):
-        Recorder(log).write(1)
+        Recorder(log).write(NoMoreSplits())
     assert not (tmp_path / "victim").exists()
     log.unlink()
     os.mkfifo(log)
     with pytest.raises(InvalidArgumentError, match="is a link or a pipe; give a folder"):
-        Recorder(log).write(1)
+        Recorder(log).write(NoMoreSplits())
 
 
 def a_document(folder: Path, size: int) -> Path:
