@@ -166,11 +166,7 @@ class FileLog:
 
 
 def cut_ranges(
-    files: Iterable[LoggedFile],
-    start: int,
-    stop: int,
-    rows_per_range: int,
-    wanted: EventTimeRange | None = None,
+    files: Iterable[LoggedFile], start: int, stop: int, rows_per_range: int, wanted: EventTimeRange | None = None
 ) -> Sequence[tuple[tuple[FileRange, ...], int]]:
     """Cut the records `[start, stop)` into groups of file ranges, each of about `rows_per_range` rows.
 

@@ -131,11 +131,7 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
             opening = self._opening.pop((split_id, part), None)
             self._open_ahead()
             file = StoredFile(
-                self._filesystem,
-                part.file,
-                opening,
-                checks_size=True,
-                case_sensitive=self._config.case_sensitive,
+                self._filesystem, part.file, opening, checks_size=True, case_sensitive=self._config.case_sensitive
             )
             try:
                 for block in self._rows(FileRows(file, part.start, part.stop, part.seek_point)):

@@ -199,7 +199,7 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
     if state.end is not None or state.is_at_work or not history:
         last = state.last_batch()
         if (planned := _newer(history, last)) is not None:
-            history.append(_at(planned, now_us, planned.planned_at_us))
+            history.append(_with(planned.sources, at_us=now_us, probed_us=planned.planned_at_us))
             at_us = now_us
         elif state.is_at_work and history:
             # Spark planned it after its last report: the time of the plan is not known.
@@ -280,7 +280,7 @@ def explain_batches(batches: Sequence[MicroBatch], now_us: int | None = None) ->
     if runs or end is not None:
         return _explained_with_notes(batches, notes, now_us, end)
     probed_us = None if last.is_committed and now_us - (last.committed_at_us or 0) >= _SECOND_US else last.planned_at_us
-    now = _at(last, now_us, probed_us)
+    now = _with(last.sources, at_us=now_us, probed_us=probed_us)
     patience_us = _OVERDUE_US
     if batches[1:]:
         patience_us = max(patience_us, 2 * (last.planned_at_us - batches[-2].planned_at_us))
@@ -296,7 +296,7 @@ def _explained_with_notes(
     """Explain a checkpoint with what its planners have left on this machine: whether they run, and their reports."""
     last = batches[-1]
     at_us = now_us if end is None else max(last.planned_at_us, end.at_us or 0, *(note.at_us for note in notes))
-    now = [*_at(last, at_us, last.planned_at_us)]
+    now = [*_with(last.sources, at_us=at_us, probed_us=last.planned_at_us)]
     for number, one in enumerate(last.sources if last.is_committed else ()):
         note = None if one is None else next((n for n in notes if n.name == one.note), None)
         if one is None or note is None or note.report is None or note.report.sequence != one.sequence:
@@ -341,10 +341,6 @@ def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch 
     return batch if sum(planned) > sum(known) else None
 
 
-def _at(batch: MicroBatch, now_us: int, probed_us: int | None) -> _Reports:
-    return _with(batch.sources, at_us=now_us, probed_us=probed_us)
-
-
 def _with(reports: _Reports, **known: Any) -> _Reports:
     """Return the reports with more fields of their explanations set."""
     return [one and replace(one, explanation=replace(one.explanation, **known)) for one in reports]
@@ -379,12 +375,12 @@ def _explained(history: Iterable[_Reports]) -> tuple[ExplainedSource, ...]:
         for number, report in enumerate(reports):
             if report is not None:
                 of_source.setdefault(number, []).append(report)
-    return tuple(ExplainedSource(known[-1], _advice_by(known), tuple(known)) for _, known in sorted(of_source.items()))
-
-
-def _advice_by(reports: Iterable[WatermarkReport]) -> tuple[Advice, ...]:
-    # The last report of each micro-batch: a query reports also while it waits.
-    return tuple(advice_on(list({report.sequence: report.explanation for report in reports}.values())))
+    explained = []
+    for _, known in sorted(of_source.items()):
+        # The last report of each micro-batch: a query reports also while it waits.
+        advice = advice_on([*{report.sequence: report.explanation for report in known}.values()])
+        explained.append(ExplainedSource(known[-1], tuple(advice), tuple(known)))
+    return tuple(explained)
 
 
 def _table(report: WatermarkReport) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
 from alignment.combine import SplitStatus
-from alignment.explain import Explanation
+from alignment.explain import Explanation, SplitExplanation
 from alignment.watermarks import LONG_AGO_US, MAX_WATERMARK, MIN_WATERMARK
 from streaming_source.monitoring.micro_batch import MicroBatch
 from streaming_source.monitoring.report import WatermarkReport
@@ -36,48 +36,6 @@ _BATCHES: Final = pa.schema(
         "dropped": pa.int64(),
     }
 )
-_SOURCES: Final = pa.schema(
-    {
-        "batch": pa.int64(),
-        "source": pa.int32(),
-        "name": pa.string(),
-        "at": _TIME,
-        "watermark": _TIME,
-        "cause": pa.string(),
-        "why": pa.string(),
-        "held_by": pa.list_(pa.string()),
-        "held_since": _TIME,
-        "stands_since": _TIME,
-        "limit": _TIME,
-        "drift": _SPAN,
-        "max_drift": _SPAN,
-        "behind": pa.int64(),
-        "late": pa.int64(),
-        "rows": pa.int64(),
-        "retention_left": _SPAN,
-    }
-)
-_SPLITS: Final = pa.schema(
-    {
-        "batch": pa.int64(),
-        "source": pa.int32(),
-        "split": pa.string(),
-        "status": pa.string(),
-        "status_since": _TIME,
-        "time_active": _SPAN,
-        "time_paused": _SPAN,
-        "time_idle": _SPAN,
-        "holds": pa.bool_(),
-        "watermark": _TIME,
-        "drift": _SPAN,
-        "position": pa.int64(),
-        "behind": pa.int64(),
-        "late": pa.int64(),
-        "waits_for": pa.string(),
-        "silent_since": _TIME,
-    }
-)
-_SCHEMAS: Final = (_BATCHES, _SOURCES, _SPLITS)
 
 
 @dataclass(slots=True)
@@ -97,6 +55,69 @@ class _SourceTimes:
     splits: dict[str, _SplitTimes] = field(default_factory=dict)
     held_by: tuple[str, ...] = ()
     held_since_us: int = LONG_AGO_US
+
+
+class _OfSource(NamedTuple):
+    """A source after a micro-batch: by how much each split that counts is ahead of the slowest, if that is known."""
+
+    batch: MicroBatch
+    number: int
+    report: WatermarkReport
+    known: Explanation
+    times: _SourceTimes
+    drifts_us: Mapping[str, int]
+
+    @property
+    def rows(self) -> int | None:
+        return None if self.batch.statistics is None else self.batch.statistics.rows[self.number]
+
+    @property
+    def retention_left_us(self) -> int | None:
+        left_s = dict(self.known.metrics).get("retentionSecondsLeft")
+        return None if left_s is None else left_s * 1_000_000
+
+
+_OF_SOURCE: Final[Mapping[str, tuple[pa.DataType, Callable[[_OfSource], Any]]]] = {
+    "batch": (pa.int64(), lambda of: of.batch.number),
+    "source": (pa.int32(), lambda of: of.number),
+    "name": (pa.string(), lambda of: of.report.source),
+    "at": (_TIME, lambda of: of.known.at_us),
+    "watermark": (_TIME, lambda of: _time(of.known.watermark)),
+    "cause": (pa.string(), lambda of: of.report.cause.value),
+    "why": (pa.string(), lambda of: of.report.sentence),
+    "held_by": (pa.list_(pa.string()), lambda of: list(of.times.held_by)),
+    "held_since": (_TIME, lambda of: of.times.held_since_us if of.times.held_by else None),
+    "stands_since": (_TIME, lambda of: of.known.stands_since_us),
+    "limit": (_TIME, lambda of: _time(of.known.bound_us)),
+    "drift": (_SPAN, lambda of: max(of.drifts_us.values(), default=None)),
+    "max_drift": (_SPAN, lambda of: of.known.bounds.max_drift_us),
+    "behind": (pa.int64(), lambda of: sum(split.behind for split in of.known.splits)),
+    "late": (pa.int64(), lambda of: of.known.late),
+    "rows": (pa.int64(), lambda of: of.rows),
+    "retention_left": (_SPAN, lambda of: of.retention_left_us),
+}
+_OF_SPLIT: Final[Mapping[str, tuple[pa.DataType, Callable[[_OfSource, SplitExplanation, _SplitTimes], Any]]]] = {
+    "batch": (pa.int64(), lambda of, split, times: of.batch.number),
+    "source": (pa.int32(), lambda of, split, times: of.number),
+    "split": (pa.string(), lambda of, split, times: split.split_id),
+    "status": (pa.string(), lambda of, split, times: split.status.name.lower()),
+    "status_since": (_TIME, lambda of, split, times: times.since_us),
+    "time_active": (_SPAN, lambda of, split, times: times.spent_us[SplitStatus.ACTIVE]),
+    "time_paused": (_SPAN, lambda of, split, times: times.spent_us[SplitStatus.PAUSED]),
+    "time_idle": (_SPAN, lambda of, split, times: times.spent_us[SplitStatus.IDLE]),
+    "holds": (pa.bool_(), lambda of, split, times: split.split_id in of.times.held_by),
+    "watermark": (_TIME, lambda of, split, times: _time(split.watermark)),
+    "drift": (_SPAN, lambda of, split, times: of.drifts_us.get(split.split_id)),
+    "position": (pa.int64(), lambda of, split, times: split.position),
+    "behind": (pa.int64(), lambda of, split, times: split.behind),
+    "late": (pa.int64(), lambda of, split, times: split.late),
+    "waits_for": (pa.string(), lambda of, split, times: split.waits_for.value),
+    "silent_since": (_TIME, lambda of, split, times: split.silent_since_us),
+}
+_SCHEMAS: Final = (
+    _BATCHES,
+    *(pa.schema({name: kind for name, (kind, _) in columns.items()}) for columns in (_OF_SOURCE, _OF_SPLIT)),
+)
 
 
 class History:
@@ -149,11 +170,12 @@ class History:
         splits: list[dict[str, Any]] = []
         for number, report in enumerate(batch.sources):
             if report is not None:
-                explanation = report.explanation
-                times = self._pass_time(number, explanation)
-                drifts = _drifts(explanation)
-                sources.append(_source_row(batch, number, report, times, max(drifts.values(), default=None)))
-                splits += _split_rows(batch.number, number, explanation, times, drifts)
+                known = report.explanation
+                of = _OfSource(batch, number, report, known, self._pass_time(number, known), _drifts(known))
+                sources.append({name: value(of) for name, (_, value) in _OF_SOURCE.items()})
+                for split in known.splits:
+                    times = of.times.splits[split.split_id]
+                    splits.append({name: value(of, split, times) for name, (_, value) in _OF_SPLIT.items()})
         tables = _tables([_batch_row(batch)], sources, splits)
         with self._lock:
             if self._kept and self.latest is not None and self.latest.number == batch.number:
@@ -241,57 +263,6 @@ def _batch_row(batch: MicroBatch) -> dict[str, Any]:
         "spark_watermark": batch.watermark_us,
         **{name.removesuffix("_us"): value for name, value in counted.items()},
     }
-
-
-def _source_row(
-    batch: MicroBatch, number: int, report: WatermarkReport, times: _SourceTimes, drift_us: int | None
-) -> dict[str, Any]:
-    found = report.explanation
-    left_s = dict(found.metrics).get("retentionSecondsLeft")
-    return {
-        "batch": batch.number,
-        "source": number,
-        "name": report.source,
-        "at": found.at_us,
-        "watermark": _time(found.watermark),
-        "cause": report.cause.value,
-        "why": report.sentence,
-        "held_by": list(times.held_by),
-        "held_since": times.held_since_us if times.held_by else None,
-        "stands_since": found.stands_since_us,
-        "limit": _time(found.bound_us),
-        "drift": drift_us,
-        "max_drift": found.bounds.max_drift_us,
-        "behind": sum(split.behind for split in found.splits),
-        "late": found.late,
-        "rows": None if batch.statistics is None else batch.statistics.rows[number],
-        "retention_left": None if left_s is None else left_s * 1_000_000,
-    }
-
-
-def _split_rows(
-    batch: int, number: int, explanation: Explanation, times: _SourceTimes, drifts: Mapping[str, int]
-) -> Iterable[dict[str, Any]]:
-    for split in explanation.splits:
-        since = times.splits[split.split_id]
-        yield {
-            "batch": batch,
-            "source": number,
-            "split": split.split_id,
-            "status": split.status.name.lower(),
-            "status_since": since.since_us,
-            "time_active": since.spent_us[SplitStatus.ACTIVE],
-            "time_paused": since.spent_us[SplitStatus.PAUSED],
-            "time_idle": since.spent_us[SplitStatus.IDLE],
-            "holds": split.split_id in times.held_by,
-            "watermark": _time(split.watermark),
-            "drift": drifts.get(split.split_id),
-            "position": split.position,
-            "behind": split.behind,
-            "late": split.late,
-            "waits_for": split.waits_for.value,
-            "silent_since": split.silent_since_us,
-        }
 
 
 def _time(us: int) -> int | None:

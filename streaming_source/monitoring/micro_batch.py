@@ -56,11 +56,13 @@ class Statistics:
         rows = tuple(source["numInputRows"] - one for source, one in zip(sources, carries, strict=True))
         times = {name: micros_of(text) for name, text in progress["eventTime"].items()}
         earliest_us, latest_us, mean_us = (times.get(name) for name in ("min", "max", "avg"))
-        observed = [_by_name(metrics) for metrics in (progress.get("observedMetrics") or {}).values()]
-        ours = [metrics for metrics in observed if {"rows", "invalid", "latest"} <= metrics.keys()]
+        observed = (progress.get("observedMetrics") or {}).values()
+        # A `Row` in PySpark, and an object in JSON.
+        metrics = [dict(one if isinstance(one, Mapping) else one.asDict()) for one in observed]
+        ours = [one for one in metrics if {"rows", "invalid", "latest"} <= one.keys()]
         if any(carries):
-            count = sum(metrics["rows"] for metrics in ours)
-            if not count or any(metrics["invalid"] for metrics in ours):
+            count = sum(one["rows"] for one in ours)
+            if not count or any(one["invalid"] for one in ours):
                 # For Spark a record without an event time is of 1970.
                 earliest_us = mean_us = None
             if mean_us is not None and latest_us is not None and len(sources) == 1 and count == rows[0]:
@@ -72,15 +74,13 @@ class Statistics:
             sum(operator[counted] for operator in operators) if operators else None
             for counted in ("numRowsTotal", "memoryUsedBytes", "numRowsDroppedByWatermark")
         )
-        invalid = sum(metrics["invalid"] for metrics in ours) if ours else None
-        duration_us = progress["batchDuration"] * 1000
         return cls(
             rows=rows,
             earliest_us=earliest_us,
             latest_us=latest_us,
             mean_us=mean_us,
-            invalid=invalid,
-            duration_us=duration_us,
+            invalid=sum(one["invalid"] for one in ours) if ours else None,
+            duration_us=progress["batchDuration"] * 1000,
             state_rows=state_rows,
             state_bytes=state_bytes,
             dropped=dropped,
@@ -133,11 +133,6 @@ class MicroBatch:
         return CheckpointBatches(path).read()
 
 
-def _announced(offset: Any) -> int | None:
-    """Return the watermark in the offset of a source with the exact watermark; None for another, or without one yet."""
-    return offset.get("watermark") if sets_watermark(offset) else None
-
-
 def late_sources(progress: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what each source of late records has read, in words, by the progress of a query."""
     offsets = (parsed(source.get("endOffset")) for source in progress["sources"])
@@ -172,11 +167,6 @@ def _carries_watermark(source: Mapping[str, Any]) -> bool:
     if not sets_watermark(latest) or start == end:
         return False
     return end["watermark"] is not None and end["watermark"] >= 0
-
-
-def _by_name(metrics: Any) -> dict[str, Any]:
-    """Return observed metrics by name; they are a `Row` in PySpark, and an object in JSON."""
-    return dict(metrics) if isinstance(metrics, Mapping) else dict(metrics.asDict())
 
 
 _Files: TypeAlias = tuple[str | None, int | None, int | None, int | None]
@@ -254,9 +244,8 @@ class CheckpointBatches:
             watermark_us=logged.watermark_us,
             is_committed=done_us is not None,
             sources=tuple(reports),
-            statistics=None,
             committed_at_us=done_us,
-            announced=tuple(map(_announced, offsets)),
+            announced=tuple([one.get("watermark") if sets_watermark(one) else None for one in offsets]),
             late_of=tuple(filter(None, map(_late_of, offsets))),
             policy=logged.policy,
         )

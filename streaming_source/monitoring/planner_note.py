@@ -96,7 +96,7 @@ class Writer:
     """
 
     def __init__(self, known: str | None = None, reads: str = "", folder: Path | None = None) -> None:
-        folder = notes_folder() if folder is None else folder
+        folder = folder or Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
         is_own = known is not None and Path(known).parent == folder and _is_name(known)
         of_reads = f"{zlib.crc32(reads.encode()):08x}"
         self.name = known if known is not None and is_own else str(folder / f"{of_reads}{uuid4().hex[:12]}")
@@ -239,11 +239,6 @@ def notes_of(name: str) -> list[PlannerNote]:
         return []
     found = _notes(path.parent.glob(f"{path.name}.*.json"))
     return sorted(found, key=lambda note: (note.runs, note.at_us), reverse=True)
-
-
-def notes_folder() -> Path:
-    """Return the directory of this user's notes."""
-    return Path(tempfile.gettempdir()) / f"{_FOLDER}{os.getuid()}"
 
 
 def _is_name(name: str) -> bool:

@@ -184,13 +184,9 @@ def first_line(error: str) -> str:
     if any(_TRACE in line for line in lines):
         # The error is after the lines of its trace, which are indented.
         at = max(i for i, line in enumerate(lines) if _TRACE in line)
-        lines = list(dropwhile(_is_of_trace, lines[at + 1 :])) or lines
+        lines = list(dropwhile(lambda line: line.startswith((" ", "\t")), lines[at + 1 :])) or lines
         found = lines[:1]
     if (ours := _OURS.search(lines[0])) is not None:
         found = [lines[0][ours.start() :], *takewhile(lambda line: not line.startswith(_BEHIND), lines[1:])]
     text = " ".join(" ".join(found).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def _is_of_trace(line: str) -> bool:
-    return line.startswith((" ", "\t"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -160,7 +160,10 @@ def advise_on(source: AlignedDataSource) -> Advice:
     # Planned once, so that records written during the scans are in neither of them.
     parts = reader.partitions()
     splits, files = _extents(reader, parts), _files(reader, parts)
-    arrivals = Arrivals(_units(files))
+    units: dict[str, list[tuple[int, str, int]]] = {}
+    for split_id, first, arrival in files:
+        units.setdefault(split_id, []).append((first, arrival.log, arrival.order))
+    arrivals = Arrivals(units)
     now_us, in_future = time.time_ns() // 1000, 0
     for split_id, positions, times, invalid in _scan(reader, parts):
         splits[split_id].add(positions, times, invalid)
@@ -168,42 +171,35 @@ def advise_on(source: AlignedDataSource) -> Advice:
         if files:
             arrivals.see(split_id, positions, times)
     arrivals.settle()
-    first_us, last_us = _ends(splits.values())
-    state = KeptState(first_us, last_us)
+    earliest = sorted(one.earliest_us for one in splits.values() if one.earliest_us is not None)
+    latest = sorted(one.latest_us for one in splits.values() if one.latest_us is not None)
+    state = KeptState(*(earliest[:1] or [0]), *(latest[-1:] or [0]))
     total = DisorderHistogram()
     for known in splits.values():
         total.merge(known.disorder)
-    delays_us = [_rounded_up(total.covering_us(share)) for share in _SHARES]
+    delays_us = _covering(total)
     count = DelayCount(splits, np.array(delays_us))
     for split_id, positions, times, _ in _scan(reader, parts):
         count.add(split_id, positions, times)
         if files:
             arrivals.add(split_id, positions, times)
             state.add(split_id, times)
-    columns = zip(_SHARES, delays_us, count.late.tolist(), count.behind.tolist(), strict=True)
+    columns = (map(float, _SHARES), delays_us, count.late.tolist(), count.behind.tolist(), _covering(count.lag))
+    overlap = np.searchsorted(earliest, earliest, side="right") - np.searchsorted(latest, earliest)
+    span_us, rows = state.most()
     invalid = sum(known.invalid for known in splits.values())
     return Advice(
         rows=sum(known.rows for known in splits.values()),
         invalid=invalid,
         in_future=in_future,
         skew_us=paces_of(splits)[1],
-        delays=tuple(
-            DelayAdvice(float(share), delay_us, late, behind, _rounded_up(count.lag.covering_us(share)))
-            for share, delay_us, late, behind in columns
-        ),
+        delays=tuple(map(DelayAdvice, *columns)),
         splits=tuple(
-            SplitAdvice(
-                split_id,
-                known.rows,
-                known.invalid,
-                known.earliest_us,
-                known.latest_us,
-                tuple(_rounded_up(known.disorder.covering_us(share)) for share in _SHARES),
-            )
-            for split_id, known in sorted(splits.items())
+            SplitAdvice(split_id, one.rows, one.invalid, one.earliest_us, one.latest_us, _covering(one.disorder))
+            for split_id, one in sorted(splits.items())
         ),
-        arrival=_arrival_advice(files[0][2], arrivals) if files else None,
-        state=_state_advice(splits, state) if files else None,
+        arrival=ArrivalAdvice(files[0][2].by, len(arrivals), _covering(arrivals.disorder)) if files else None,
+        state=StateAdvice(len(splits), int(overlap.max(initial=0)), rows, span_us) if files else None,
         first_invalid=_first_invalid(reader, parts) if invalid else "",
     )
 
@@ -253,35 +249,6 @@ def _files(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -
     return sorted(found)
 
 
-def _units(files: Sequence[tuple[str, int, Arrival]]) -> dict[str, list[tuple[int, str, int]]]:
-    units: dict[str, list[tuple[int, str, int]]] = {}
-    for split_id, first, arrival in files:
-        units.setdefault(split_id, []).append((first, arrival.log, arrival.order))
-    return units
-
-
-def _ends(splits: Iterable[SplitDisorder]) -> tuple[int, int]:
-    """Return the earliest and the latest event time; 0 without any."""
-    known = [(split.earliest_us, split.latest_us) for split in splits]
-    first = min((first_us for first_us, _ in known if first_us is not None), default=0)
-    return first, max((last_us for _, last_us in known if last_us is not None), default=0)
-
-
-def _arrival_advice(arrival: Arrival, arrivals: Arrivals) -> ArrivalAdvice:
-    disorder_us = tuple(_rounded_up(arrivals.disorder.covering_us(share)) for share in _SHARES)
-    return ArrivalAdvice(arrival.by, len(arrivals), disorder_us)
-
-
-def _state_advice(splits: Mapping[str, SplitDisorder], state: KeptState) -> StateAdvice:
-    known = [(split.earliest_us, split.latest_us) for split in splits.values()]
-    first, last = (
-        np.sort([time_us for time_us in column if time_us is not None]) for column in zip(*known, strict=True)
-    )
-    is_open = np.searchsorted(first, first, side="right") - np.searchsorted(last, first)
-    span_us, rows = state.most()
-    return StateAdvice(len(splits), int(is_open.max(initial=0)), rows, span_us)
-
-
 def _extents(reader: AlignedBatchReader, parts: Sequence[AlignedInputPartition]) -> dict[str, SplitDisorder]:
     """Return where each split begins and ends; a split whose end is not known is read to find it."""
     begins: dict[str, int] = {}
@@ -312,6 +279,10 @@ def _scan(
             )
 
 
+def _covering(disorder: DisorderHistogram) -> tuple[int, ...]:
+    return tuple(_rounded_up(disorder.covering_us(share)) for share in _SHARES)
+
+
 def _rounded_up(us: int) -> int:
     """Round up to three significant digits."""
     unit = 10 ** max(len(str(us)) - 3, 0)
@@ -336,9 +307,9 @@ def _lines(advice: Advice) -> Iterator[str]:
     yield f"Read at one pace, splits are up to {format_duration(_rounded_up(advice.skew_us))} apart."
     seen = advice.rows - advice.invalid
     if advice.state is not None:
-        yield from _state_lines(advice.state)
+        yield _of_state(advice.state)
     if advice.arrival is not None:
-        yield from _arrival_lines(advice.arrival)
+        yield _of_arrival(advice.arrival)
     yield ""
     if advice.arrival is None:
         yield "A record that arrives later may be maxOutOfOrderness behind the latest one of its split. By positions:"
@@ -376,33 +347,29 @@ def _lines(advice: Advice) -> Iterator[str]:
         yield f"and {len(known) - len(worst):,} splits with less disorder"
 
 
-def _state_lines(state: StateAdvice) -> Iterator[str]:
-    """Yield what the order inside of what is there costs: state, and no record."""
-    if state.span_us:
-        yield (
-            f"Inside of what is there: records out of order. Up to {state.open_at_once:,} of {state.splits:,} splits "
-            f"are open at once, and up to {state.rows:,} records, {format_duration(_rounded_up(state.span_us))} of "
-            "event time, are kept as state until what is stored after them is read. None of them is late for it."
-        )
-    else:
-        yield (
+def _of_state(state: StateAdvice) -> str:
+    """Return what the order inside of what is there costs: state, and no record."""
+    if not state.span_us:
+        return (
             "Inside of what is there: records in order, to a hundredth of all event time, which costs next to no state."
         )
+    return (
+        f"Inside of what is there: records out of order. Up to {state.open_at_once:,} of {state.splits:,} splits "
+        f"are open at once, and up to {state.rows:,} records, {format_duration(_rounded_up(state.span_us))} of "
+        "event time, are kept as state until what is stored after them is read. None of them is late for it."
+    )
 
 
-def _arrival_lines(arrival: ArrivalAdvice) -> Iterator[str]:
-    """Yield what a bound is for: how far what comes later is behind what was there."""
+def _of_arrival(arrival: ArrivalAdvice) -> str:
+    """Return what a bound is for: how far what comes later is behind what was there."""
     if not arrival.times:
-        yield (
+        return (
             "All records came at once, so nothing is known of those that arrive later: choose maxOutOfOrderness by "
             "how late they are written."
         )
-        return
-    most = ", ".join(
-        f"{format_duration(us)} ({share:.1%})".replace(".0%", "%")
-        for us, share in zip(arrival.disorder_us, map(float, _SHARES), strict=True)
-    )
-    yield (
+    covered = zip(arrival.disorder_us, map(float, _SHARES), strict=True)
+    most = ", ".join(f"{format_duration(us)} ({share:.1%})".replace(".0%", "%") for us, share in covered)
+    return (
         f"How far a record that arrived later was behind the latest one of its split, by {arrival.by}: {most}. "
         "maxOutOfOrderness must cover that."
     )

@@ -32,11 +32,7 @@ _END: Final = "9999-12-31T23:59:59.999999Z"
 """The end of time in JSON: all rows have come."""
 
 
-def _text(us: int) -> str:
-    return _END if us == MAX_WATERMARK else f"{np.datetime64(us, 'us')}Z"
-
-
-_TIME: Final = Form(_text, micros_of)
+_TIME: Final = Form(lambda us: _END if us == MAX_WATERMARK else f"{np.datetime64(us, 'us')}Z", micros_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from alignment.shown import log_of
 from streaming_source.monitoring.explained import explain
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.query_advice import on_second_watermark
-from streaming_source.monitoring.report import WatermarkReport
 from streaming_source.tools.pages.html_page import html_report
 
 if TYPE_CHECKING:
@@ -146,21 +145,16 @@ class AlignmentListener(StreamingQueryListener):
             history, self._running[query] = self._history(query), name
             before = history.latest
             history.add_progress(progress)
-        self._warn_of_second_watermark(query, name, progress)
-        for number, report in enumerate(history.latest.sources if history.latest else ()):
-            last = before.sources[number] if before else None
-            if report is not None and (last is None or _reason(last) != _reason(report)):
-                _log.info("query %s, %s: %s", name, report.source, report.sentence)
-
-    def _warn_of_second_watermark(self, query: str, name: str, progress: StreamingQueryProgress) -> None:
         advice = on_second_watermark(json.loads(progress.json), None)
         if advice is not None and query not in self._warned:
             self._warned.add(query)
             _log.warning("query %s: %s", name, advice.text)
-
-
-def _reason(report: WatermarkReport) -> tuple[Any, ...]:
-    return report.cause, report.explanation.held_by
+        for number, report in enumerate(history.latest.sources if history.latest else ()):
+            last = before.sources[number] if before else None
+            if report is None:
+                continue
+            if last is None or (last.cause, last.explanation.held_by) != (report.cause, report.explanation.held_by):
+                _log.info("query %s, %s: %s", name, report.source, report.sentence)
 
 
 def _metrics_of(histories: Mapping[str, History]) -> list[Metric]:

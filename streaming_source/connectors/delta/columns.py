@@ -54,21 +54,11 @@ class DeltaColumns:
         return pa.schema([_bare(field) for field in pa.schema(Schema.from_json(self.schema_json))])
 
     @cached_property
-    def _fields(self) -> list[dict[str, Any]]:
-        fields: list[dict[str, Any]] = as_json(self.schema_json)["fields"]
-        return fields
-
-    @property
-    def is_mapped(self) -> bool:
-        """True if files have the columns under other names."""
-        return dict(self.configuration).get(_MODE, "none") != "none"
-
-    @cached_property
     def stored(self) -> dict[str, StoredColumn] | None:
         """Return where files have the columns, nested ones too; None where they have them under the same names."""
-        if not self.is_mapped:
+        if dict(self.configuration).get(_MODE, "none") == "none":
             return None
-        return {field["name"]: _stored(field) for field in self._fields}
+        return {field["name"]: _stored(field) for field in as_json(self.schema_json)["fields"]}
 
     def physical(self, path: Sequence[str]) -> list[str]:
         """Return a path through structs by its names in files and statistics."""
@@ -109,7 +99,11 @@ class DeltaColumns:
         # The protocol writes null as an empty text too.
         texts = pc.if_else(pc.equal(texts, ""), None, texts)
         try:
-            return self._moments(name, texts, kind) if is_moment(kind) else _plain(texts, kind)
+            if is_moment(kind):
+                return self._moments(name, texts, kind)
+            if pa.types.is_timestamp(kind):
+                texts = pc.replace_substring_regex(texts, r"(?i)(Z|\+00:?00)$", "")
+            return texts.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise MalformedDataError(
                 f"{unquote(path)}: the value of the partition column {name!r} is no {kind}: {error}; correct the table"
@@ -138,12 +132,6 @@ HAS_ZONE: Final = r"(?i)(Z|[+-]\d\d:?(\d\d)?)$"
 def is_moment(kind: pa.DataType) -> bool:
     """Return whether a column is of moments, and not of local times."""
     return pa.types.is_timestamp(kind) and kind.tz is not None
-
-
-def _plain(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(kind):
-        texts = pc.replace_substring_regex(texts, r"(?i)(Z|\+00:?00)$", "")
-    return texts.cast(kind)
 
 
 def _bare(field: pa.Field) -> pa.Field:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -107,6 +108,8 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             else:
                 latest |= action
         info = latest.get("commitInfo") or {}
+        said = info.get("operationParameters") or {}
+        modes = {(name, value.strip('"').lower()) for name, value in said.items() if isinstance(value, str)}
         made = info.get("inCommitTimestamp")
         made = info.get("timestamp") if made is None else made
         return Actions(
@@ -118,17 +121,12 @@ def read_commit(filesystem: fs.FileSystem, root: str, version: int) -> Actions |
             operation=str(info.get("operation") or ""),
             timestamp_ms=None if made is None else int(made),
             micro_batches=tuple(micro_batches),
-            overwrites=any(_says(info, *said) for said in _OVERWRITES),
+            overwrites=not modes.isdisjoint(_OVERWRITES),
         )
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         raise MalformedDataError(
             f"{path} cannot be read as a commit of a Delta table: {error}; restore it, or use a new checkpointLocation"
         ) from None
-
-
-def _says(info: Mapping[str, Any], name: str, value: str) -> bool:
-    said = (info.get("operationParameters") or {}).get(name)
-    return isinstance(said, str) and said.strip('"').lower() == value
 
 
 def _file(action: Any, **fields: Any) -> Mapping[str, Any]:
@@ -263,14 +261,11 @@ def reached_version(filesystem: fs.FileSystem, root: str) -> int:
 
     O(1) where the log has the commit of the checkpoint that it names.
     """
-    try:
-        with filesystem.open_input_stream(f"{root}/_delta_log/_last_checkpoint") as stream:
-            version = int(as_json(bytes(stream.read()))["version"])
+    # It need not be named.
+    with suppress(ValueError, KeyError, TypeError):
+        version = int(as_json(_read(filesystem, f"{root}/_delta_log/_last_checkpoint") or b"")["version"])
         if filesystem.get_file_info(log_path(root, version)).type != fs.FileType.NotFound:
             return version
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        # It need not be named.
-        pass
     return LogFiles.listed(filesystem, root).newest
 
 

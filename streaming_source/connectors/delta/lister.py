@@ -13,6 +13,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from alignment import arrow_compute as pc
+from alignment.durations import parse_duration_us
+from alignment.exceptions import InvalidArgumentError
 from alignment.shown import without_secrets
 from alignment.time_texts import UTC, parse_iso8601
 from alignment.timestamps import TimestampAssigner
@@ -39,6 +41,7 @@ _LOOKS: Final = 60
 
 _ORDER: Final = [("modification_time", "ascending"), ("path", "ascending")]
 
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
 _RETENTION_MS: Final = 7 * 24 * 3_600_000
 """Milliseconds that a removed file stays, where the table does not say."""
 
@@ -49,30 +52,13 @@ _FIX: Final = "Start with a new checkpointLocation, which reads the table as it 
 
 
 class DeltaLister:
-    """A Delta table, as `TableLister`.
+    """A Delta table, as `TableLister`, by its `title` in messages.
 
-    Parameters
-    ----------
-    title
-        The table in messages.
-    filesystem, root
-        Where it is.
-    table
-        The version that a batch reads, else the newest one: the columns are those of it.
-    open_table
-        Loads a version by `deltalake`.
-    locate
-        Finds the URI of a file elsewhere in the table's file system; None if it is in another one.
-    reads_outside
-        Whether files are read that are outside of the table's folder.
-    start
-        Where a fresh query starts, given `table`.
-    schema, assigner
-        The columns that the query reads, and where its event times are.
-    schema_evolution
-        What becomes of columns that a commit adds: `ignore` or `fail`.
-    zone
-        That of times of partitions that are written without one; None if it is not known.
+    `table` is the version that a batch reads, else the newest one: the columns are those of it. `open_table` loads a
+    version by `deltalake`; `locate` finds the URI of a file elsewhere in the table's file system, None if it is in
+    another one; `reads_outside` is whether files are read that are outside of the table's folder. `start` is where a
+    fresh query starts, given `table`; `zone` that of times of partitions that are written without one, None if it is
+    not known.
     """
 
     def __init__(
@@ -155,7 +141,10 @@ class DeltaLister:
         for field in partition.type:
             names.append(of_version.physical([field.name])[0])
             values = pc.struct_field(partition, [partition.type.get_field_index(field.name)])
-            texts.append(self._texts_of_moments(values, field.name, table) if is_moment(field.type) else _texts(values))
+            if is_moment(field.type):
+                texts.append(self._texts_of_moments(values, field.name, table))
+            else:
+                texts.append(values.cast(pa.string()).to_pylist())
         return [dict(zip(names, row, strict=True)) for row in zip(*texts, strict=True)]
 
     def _texts_of_moments(self, values: pa.Array, name: str, table: deltalake.DeltaTable) -> list[str | None]:
@@ -282,7 +271,11 @@ class DeltaLister:
         self._changes.check(title, self._columns.by_physical_name(), there, self._schema.names)
 
     def _expiring(self, actions: Actions) -> dict[str, int]:
-        retention_ms = _duration_ms(dict(self._columns.configuration).get("delta.deletedFileRetentionDuration"))
+        given = dict(self._columns.configuration).get(_RETENTION, "interval 1 week")
+        try:
+            retention_ms = parse_duration_us(given, name=_RETENTION) // 1000 or _RETENTION_MS
+        except InvalidArgumentError:
+            retention_ms = _RETENTION_MS
         return {
             remove["path"]: remove["deletionTimestamp"] + retention_ms
             for remove in actions.removes
@@ -334,28 +327,3 @@ class DeltaLister:
                 f"{self._title}, version {version}: rows of {min(others)} are deleted, and the table has no file of "
                 "that path. Read it with spark.readStream.format('delta'), or purge it (REORG TABLE ... APPLY (PURGE))"
             )
-
-
-def _texts(values: pa.Array) -> list[str | None]:
-    texts: list[str | None] = values.cast(pa.string()).to_pylist()
-    return texts
-
-
-_UNITS_MS: Final = {
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 7 * 86_400_000,
-}
-
-
-def _duration_ms(text: str | None) -> int:
-    """A duration as table properties have it, as in `interval 1 week`."""
-    parts = (text or "").lower().replace("interval", "").split()
-    try:
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        return sum(int(count) * _UNITS_MS[unit.rstrip("s")] for count, unit in pairs) or _RETENTION_MS
-    except (KeyError, ValueError):
-        return _RETENTION_MS

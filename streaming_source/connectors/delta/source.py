@@ -386,12 +386,6 @@ class DeltaSource(TableSource):
                 # An earlier one may be later, where clocks go back.
                 self._first_version_from("startingTimestamp", from_time)
 
-    def _none_so_new(self, name: str, value: datetime | str) -> OptionError:
-        return OptionError(
-            f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "
-            "startingVersion = latest"
-        )
-
     def _commit_times(self) -> list[tuple[int, int]]:
         """Versions whose commits are in the log, with their times in milliseconds, rising."""
         return self._log().times_ms(*self.root.open())
@@ -415,7 +409,10 @@ class DeltaSource(TableSource):
                 "whole table"
             )
         if not known:
-            raise self._none_so_new(name, value)
+            raise OptionError(
+                f"{name} = {value}: {self.title} has no version as new as that; give an earlier time, or "
+                "startingVersion = latest"
+            )
         return known[0]
 
     def _time_of(self, name: str, value: datetime | str) -> int:

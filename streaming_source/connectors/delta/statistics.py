@@ -18,12 +18,7 @@ from deltalake.exceptions import DeltaError
 from alignment import arrow_compute as pc
 from streaming_source.connectors.delta.columns import DeltaColumns
 from streaming_source.connectors.delta.commits import path_in_table
-from streaming_source.connectors.tables.files import (
-    NO_TIMES,
-    TimeBounds,
-    end_of_milliseconds,
-    whole_milliseconds,
-)
+from streaming_source.connectors.tables.files import NO_TIMES, TimeBounds, end_of_milliseconds, whole_milliseconds
 from streaming_source.data_files.file import DeletedRows
 from streaming_source.exceptions import UnsupportedOperationError
 from streaming_source.from_data import as_json

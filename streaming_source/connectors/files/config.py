@@ -33,12 +33,7 @@ from streaming_source.connectors.files.selection import Selection, modified_ms, 
 from streaming_source.connectors.files.split import FileOrder
 from streaming_source.data_files.config import ClaimOptions, ReadingConfig
 from streaming_source.data_files.formats.options import FORMAT_OPTIONS, format_of
-from streaming_source.data_files.stores import (
-    NO_STORAGE_OPTIONS,
-    STORAGE_OPTIONS,
-    Root,
-    StorageOptions,
-)
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, STORAGE_OPTIONS, Root, StorageOptions
 from streaming_source.exceptions import OptionError
 
 SplitBy: TypeAlias = Literal["auto", "directory", "file"]

@@ -116,10 +116,7 @@ class Lister:
     """
 
     def __init__(
-        self,
-        selection: Selection,
-        until_ms: int | None = None,
-        in_work: Callable[[], Iterable[ListedFile]] = tuple,
+        self, selection: Selection, until_ms: int | None = None, in_work: Callable[[], Iterable[ListedFile]] = tuple
     ) -> None:
         self._selection = selection
         self._filesystem, self._root = selection.open()

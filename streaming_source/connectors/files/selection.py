@@ -17,12 +17,7 @@ from pyarrow import fs
 from alignment.shown import log_of, without_secrets
 from alignment.time_texts import iso8601_us
 from streaming_source.data_files.faults import StoreRetries
-from streaming_source.data_files.stores import (
-    NO_STORAGE_OPTIONS,
-    Root,
-    StorageOptions,
-    repr_without_secrets,
-)
+from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, StorageOptions, repr_without_secrets
 from streaming_source.exceptions import OptionError, PathNotFoundError
 
 _log = log_of(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pyarrow as pa
 from pyarrow import fs
@@ -48,33 +48,27 @@ def metadata_location(catalog: Catalog, name: str) -> str | None:
 
 def catalog_names_of(catalog: Catalog, name: str) -> list[str]:
     """Return the catalog names for which the database of an SQL catalog has a table, sorted; none of other catalogs."""
-    if f"{type(catalog).__module__}.{type(catalog).__qualname__}" != _SQL:
-        return []
-    from pyiceberg.catalog.sql import IcebergTables
-    from sqlalchemy import select
-
-    columns, engine = IcebergTables.__table__.c, cast(Any, catalog).engine
-    found = select(columns.catalog_name).where(
-        columns.table_namespace == catalog.namespace_to_string(catalog.namespace_from(name)),
-        columns.table_name == catalog.table_name_from(name),
-    )
-    with engine.connect() as connection:
-        return sorted(connection.execute(found).scalars())
+    is_sql = f"{type(catalog).__module__}.{type(catalog).__qualname__}" == _SQL
+    return sorted(_of_sql(catalog, name, "catalog_name")) if is_sql else []
 
 
-def _in_sql(catalog: Any, name: str) -> str | None:
+def _of_sql(catalog: Any, name: str, column: str, *where: Any) -> list[str]:
+    """Return a column of what the database of an SQL catalog has of the tables of that name, of all its catalogs."""
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import select
 
     columns = IcebergTables.__table__.c
-    found = select(columns.metadata_location).where(
-        columns.catalog_name == catalog.name,
+    found = select(columns[column]).where(
         columns.table_namespace == catalog.namespace_to_string(catalog.namespace_from(name)),
         columns.table_name == catalog.table_name_from(name),
+        *(columns.catalog_name == one for one in where),
     )
     with catalog.engine.connect() as connection:
-        location: str | None = connection.execute(found).scalar()
-    return location
+        return [*connection.execute(found).scalars()]
+
+
+def _in_sql(catalog: Any, name: str) -> str | None:
+    return next(iter(_of_sql(catalog, name, "metadata_location", catalog.name)), None)
 
 
 def _in_glue(catalog: Any, name: str) -> str | None:
@@ -124,8 +118,10 @@ DEFAULT_CATALOG: Final = CatalogProperties()
 """That of the file `.pyiceberg.yaml`."""
 
 
-def load_table(catalog: CatalogProperties, name: str) -> Table:
-    """Load a table as it is now.
+def load_table(catalog: CatalogProperties, name: str, known: Table | None = None) -> Table:
+    """Load a table as it is now; `known` itself where the catalog has the same metadata of it.
+
+    O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
 
     Raises
     ------
@@ -142,21 +138,7 @@ def load_table(catalog: CatalogProperties, name: str) -> Table:
     from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
 
     try:
-        return with_checked_manifests(opened.load_table(name))
-    except Exception as error:
-        raise _as_ours(error, catalog, name) from None
-
-
-def reload_table(catalog: CatalogProperties, name: str, known: Table) -> Table:
-    """Load a table as it is now; `known` itself where the catalog has the same metadata of it. Raises as `load_table`.
-
-    O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
-    """
-    opened = _opened(catalog)
-    from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests
-
-    try:
-        if metadata_location(opened, name) == known.metadata_location:
+        if known is not None and metadata_location(opened, name) == known.metadata_location:
             return known
         return with_checked_manifests(opened.load_table(name))
     except Exception as error:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import fs
@@ -67,26 +67,11 @@ _QUERY, _BATCH = "spark.sql.streaming.queryId", "spark.sql.streaming.epochId"
 
 
 class IcebergLister:
-    """An Iceberg table, as `TableLister`.
+    """An Iceberg table, as `TableLister`, by its `title` in messages.
 
-    Parameters
-    ----------
-    title
-        The table in messages.
-    table
-        The table.
-    reload
-        Loads the table from its catalog as it is now, given what it was before.
-    start
-        Where a fresh stream starts, given the table, and what looks whether a snapshot has files that others added.
-    columns
-        The columns of a table, as the query knows them.
-    files
-        The file system in which locations of the table are paths.
-    schema, assigner
-        The columns that the query reads, and where its event times are.
-    schema_evolution
-        What becomes of columns that a commit adds: `ignore` or `fail`.
+    `reload` loads the table from its catalog as it is now, given what it was before. `start` is where a fresh stream
+    starts, given the table, and what looks whether a snapshot has files that others added. `columns` are those of a
+    table, as the query knows them; `files` is the file system in which locations of the table are paths.
     """
 
     def __init__(
@@ -154,7 +139,11 @@ class IcebergLister:
         self._snapshot(version)
         with self._understood(version):
             files = self._table.inspect.files(version).to_pylist()
-            return {file["file_path"]: _bounds_of(file["readable_metrics"], columns) for file in files}
+        keys, found = ("lower_bound", "upper_bound", "null_value_count"), dict[str, dict[str, ColumnBounds]]()
+        for file in files:
+            known = {name: file["readable_metrics"].get(name) or {} for name in columns}
+            found[file["file_path"]] = {name: ColumnBounds(*map(of.get, keys)) for name, of in known.items()}
+        return found
 
     def _snapshot(self, version: int) -> Snapshot:
         found = self._table.metadata.snapshot_by_id(version)
@@ -181,7 +170,10 @@ class IcebergLister:
         try:
             yield
         except FileNotFoundError:
-            raise self._expired(version) from None
+            raise DataLossError(
+                f"{self._title}: the manifests of snapshot {version} were deleted: it has expired, and its files were "
+                "not all opened. Start with a new checkpointLocation, which reads the table as it is now"
+            ) from None
         except (AlignmentError, OSError):
             raise
         except Exception as error:
@@ -190,12 +182,6 @@ class IcebergLister:
                 f"pyiceberg: {repr(error)[:_SHOWN]}. Restore them. Take a newer pyiceberg, or read the table with "
                 "spark.readStream.format('iceberg') and withWatermark"
             ) from None
-
-    def _expired(self, version: int | None) -> DataLossError:
-        return DataLossError(
-            f"{self._title}: the manifests of snapshot {version} were deleted: it has expired, and its files were "
-            "not all opened. Start with a new checkpointLocation, which reads the table as it is now"
-        )
 
     def _make_files(self) -> FilesOfManifests:
         return FilesOfManifests(self._title, self._columns, self._table.specs(), self._time_id, self._bounds)
@@ -339,14 +325,6 @@ class IcebergLister:
         for manifest in self._manifests(self._snapshot(version), ManifestContent.DELETES):
             with self._understood(manifest.added_snapshot_id):
                 yield from manifest.fetch_manifest_entry(self._table.io)
-
-
-def _bounds_of(metrics: Mapping[str, Any], columns: Sequence[str]) -> dict[str, ColumnBounds]:
-    found = {name: metrics.get(name) or {} for name in columns}
-    return {
-        name: ColumnBounds(of.get("lower_bound"), of.get("upper_bound"), of.get("null_value_count"))
-        for name, of in found.items()
-    }
 
 
 def _operation_of(snapshot: Snapshot) -> Operation | None:

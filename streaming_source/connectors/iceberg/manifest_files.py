@@ -106,7 +106,8 @@ def checked(file: bytes) -> bytes:
             raise ValueError("its blocks become too many bytes")
         _walk_records(record.walk, blocks[-1], records)
         count, at = count + records, at + size + _SYNC
-    header = b"".join(_sized(one) for one in (b"avro.codec", b"null", b"avro.schema", head[b"avro.schema"]))
+    texts = (b"avro.codec", b"null", b"avro.schema", head[b"avro.schema"])
+    header = b"".join(_written(len(one)) + one for one in texts)
     block = b"".join(blocks)
     return b"".join((_MAGIC, _written(2), header, b"\0", sync, _written(count), _written(len(block)), block, sync))
 
@@ -294,7 +295,3 @@ def _written(number: int) -> bytes:
         found.append(number & 127 | 128)
         number >>= 7
     return bytes([*found, number])
-
-
-def _sized(text: bytes) -> bytes:
-    return _written(len(text)) + text

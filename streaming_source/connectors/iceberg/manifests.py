@@ -189,14 +189,11 @@ def _rows(struct: StructType, reader: StructReader, ids: tuple[int, ...], row: C
             assert isinstance(field.field_type, StructType)
             assert isinstance(of_field, StructReader)
             of_field = _rows(field.field_type, of_field, _FILE_IDS, EntryFile)
-        passes = index is None and isinstance(_inner(of_field), MapReader)
+        inner = of_field.option if isinstance(of_field, OptionReader) else of_field
+        passes = index is None and isinstance(inner, MapReader)
         fields.append((index, _Passed(of_field) if passes else of_field))
     missing = [(index, NoneReader()) for index in indexes.values()]  # type: ignore[no-untyped-call]
     return StructReader((*fields, *missing), row, struct)
-
-
-def _inner(reader: Reader) -> Reader:
-    return reader.option if isinstance(reader, OptionReader) else reader
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> Iterator[Entry]:

@@ -20,7 +20,6 @@ from streaming_source.connectors.iceberg.catalog import (
     load_table,
     located_files,
     properties_of,
-    reload_table,
 )
 from streaming_source.connectors.iceberg.chain import ancestry, is_first, rolled_back
 from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, NewestMicroBatches, gone_with
@@ -246,7 +245,7 @@ class IcebergSource(TableSource):
 
     def _reload(self, known: Table) -> Table:
         try:
-            return reload_table(self.catalog, self.table, known)
+            return load_table(self.catalog, self.table, known)
         except PathNotFoundError:
             raise DataLossError(
                 f"{self.title} is not in its catalog any more: it was dropped or renamed. Stop the query, or register "
@@ -261,12 +260,10 @@ class IcebergSource(TableSource):
             of_snapshot = table.metadata.snapshot_by_id(version)
             if of_snapshot is not None and of_snapshot.schema_id is not None:
                 schema = table.schemas()[of_snapshot.schema_id]
-        names = self._known([field.name for field in schema.fields])
+        # A column that is not there is refused by the names of all.
+        is_whole = self.columns is not None and {*self.columns} <= {field.name for field in schema.fields}
+        names = self.columns if is_whole else None
         return IcebergColumns(self.title, schema, names, aliases_of(table.name_mapping()))
-
-    def _known(self, names: list[str]) -> tuple[str, ...] | None:
-        """The columns to read; None where one of them is not there, which is refused by the names of all."""
-        return self.columns if self.columns is not None and {*self.columns} <= {*names} else None
 
     def _batch_snapshot(self, table: Table) -> int | None:
         if self.snapshot_id is not None:
@@ -288,13 +285,11 @@ class IcebergSource(TableSource):
         return None
 
     def _start(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Start:
-        metadata = table.metadata
-        head = metadata.current_snapshot_id
         if self.stream_from_timestamp is not None:
             return self._start_from(table, inherits)
         version = self._batch_snapshot(table)
         if version is None:
-            version = head
+            version = table.metadata.current_snapshot_id
         return Start(BEFORE_ALL, has_snapshot=False) if version is None else Start(version)
 
     def _start_from(self, table: Table, inherits: Callable[[Snapshot], bool]) -> Start:

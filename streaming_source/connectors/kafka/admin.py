@@ -58,12 +58,7 @@ class KafkaAdmin:
     partitions whose leaders are `away` there, as it does when no broker answers, and returns the others.
     """
 
-    def __init__(
-        self,
-        config: ClientConfig,
-        retries: BrokerRetries,
-        away: Away | None = None,
-    ) -> None:
+    def __init__(self, config: ClientConfig, retries: BrokerRetries, away: Away | None = None) -> None:
         self._config = config
         self._retries = retries
         self._away = away or Away(config.brokers, retries.seconds)

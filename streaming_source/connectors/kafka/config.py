@@ -60,9 +60,7 @@ class KafkaConfig:
     place_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     include_headers: bool = flag_field("includeHeaders", "Add the column `headers`.")
     fail_on_data_loss: bool = flag_field(
-        "failOnDataLoss",
-        "Fail if records that were to be read no longer exist; else go on after them.",
-        default=True,
+        "failOnDataLoss", "Fail if records that were to be read no longer exist; else go on after them.", default=True
     )
     discovery_interval: timedelta | str = duration_field(
         "10 seconds", "discoveryInterval", _SHORTEST_US, "How often to look for new partitions."

@@ -40,10 +40,7 @@ class FoundPartitions:
         """Return what this discovery and a later one have found together."""
         splits = tuple(split for split in self.splits if split.split_id not in later.lost)
         return FoundPartitions(
-            (*splits, *later.splits),
-            (*self.lost, *later.lost),
-            later.checkpoint,
-            {**self.shortened, **later.shortened},
+            (*splits, *later.splits), (*self.lost, *later.lost), later.checkpoint, {**self.shortened, **later.shortened}
         )
 
 

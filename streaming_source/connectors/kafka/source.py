@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from streaming_source.api import (
-    Boundedness,
-    OptionSet,
-    Source,
-    SourceReaderContext,
-    SplitEnumeratorContext,
-)
+from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderContext, SplitEnumeratorContext
 from streaming_source.api.credentials import Credentials, MakeCredentials
 from streaming_source.connectors.kafka.admin import TopicCheck
 from streaming_source.connectors.kafka.client_config import MakeToken, TokenProvider

@@ -391,10 +391,7 @@ class TimeIndex:
                 continue
             scanned = known.scanned if times is None or not rows else (*known.scanned, (known.indexed_to, times))
             self._splits[split_id] = known._replace(
-                indexed_to=known.indexed_to + rows,
-                seen_to=seen_to,
-                end=max(known.end, seen_to),
-                scanned=scanned,
+                indexed_to=known.indexed_to + rows, seen_to=seen_to, end=max(known.end, seen_to), scanned=scanned
             )
             if times is None:
                 self._context.add_opaque_block(split_id, rows, max_us)

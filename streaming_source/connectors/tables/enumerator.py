@@ -299,15 +299,9 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
         return True
 
     def _open(self, file: TableFile, blocks: FileBlocks) -> None:
-        self._check_bounds(file, blocks)
-        super()._open(file, blocks)
-
-    def _check_bounds(self, file: TableFile, blocks: FileBlocks) -> None:
         """Compare the bounds of the table with those of the rows that the file has and the table has not deleted."""
         low_us, high_us = _times_in(blocks)
-        if file.low_us is None or file.high_us is None:
-            return
-        if low_us < file.low_us or high_us > file.high_us:
+        if file.low_us is not None and file.high_us is not None and (low_us < file.low_us or high_us > file.high_us):
             of_table, of_file = (
                 f"{format_timestamp(low)} to {format_timestamp(high)}"
                 for low, high in ((file.low_us, file.high_us), (low_us, high_us))
@@ -318,6 +312,7 @@ class TableEnumerator(QueuedFileEnumerator[TableFile, TableSplit, TableCheckpoin
                 "them. Write the file's rows again, or have the statistics computed anew and use a new "
                 "checkpointLocation"
             )
+        super()._open(file, blocks)
 
     # ---- SplitEnumerator ---------------------------------------------------------------------------------------------
 

@@ -236,8 +236,8 @@ class WaitingTableFiles:
         if NO_TIMESTAMP not in times:
             return min(times, default=MAX_WATERMARK)
         # Rare: such files are opened first, and whatever else waits with them is not looked at for it.
-        known = [_first_time(run) for _, _, run in self._heads]
-        return min(known, default=MAX_WATERMARK)
+        low = (run._files["low_us"].slice(run.next).to_numpy() for _, _, run in self._heads)
+        return min(int(one.min(initial=MAX_WATERMARK)) for one in low)
 
     def among(self, paths: set[str]) -> set[str]:
         """Return those of the paths that wait. O(n)."""
@@ -323,8 +323,3 @@ def _first_after(files: pa.Table, opened: Key) -> int:
     versions = files["version"].slice(first, last - first).to_pylist()
     same_time = zip(paths, versions, strict=True)
     return first + sum((path, version) <= (opened.path, opened.version) for path, version in same_time)
-
-
-def _first_time(run: _Versions) -> int:
-    low = run._files["low_us"].slice(run.next).to_numpy()
-    return int(low.min(initial=MAX_WATERMARK))

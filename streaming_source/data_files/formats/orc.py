@@ -18,12 +18,7 @@ from alignment.exceptions import InvalidArgumentError
 from alignment.time_texts import UTC, in_utc
 from streaming_source.data_files.file import StoredFile
 from streaming_source.data_files.formats.columnar import ColumnarFile, ColumnarFormat
-from streaming_source.data_files.formats.orc_stored import (
-    gregorian_days,
-    has_decimals_of_hive,
-    mapped,
-    read_far_times,
-)
+from streaming_source.data_files.formats.orc_stored import gregorian_days, has_decimals_of_hive, mapped, read_far_times
 from streaming_source.exceptions import MalformedDataError, SourceError
 
 _SPARK_TYPE: Final = b"spark.sql.catalyst.type"

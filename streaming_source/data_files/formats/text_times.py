@@ -30,12 +30,7 @@ _ONE_OR_TWO: Final = r"\d{1,2}"
 _TWO: Final = r"\d{2}"
 _FIELDS: Final = {
     "y": {1: r"\d{1,4}", 2: _TWO, 4: r"\d{4}"},
-    "M": {
-        1: _ONE_OR_TWO,
-        2: _TWO,
-        3: "|".join(name[:3] for name in _MONTHS),
-        4: "|".join(_MONTHS),
-    },
+    "M": {1: _ONE_OR_TWO, 2: _TWO, 3: "|".join(name[:3] for name in _MONTHS), 4: "|".join(_MONTHS)},
     **{letter: {1: _ONE_OR_TWO, 2: _TWO} for letter in "dHhms"},
     "a": {1: "AM|PM"},
     # Of n letters one to n digits, as in Spark.

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from alignment.durations import format_duration
 from alignment.explain import Cause, Explanation, LastBatch
 from alignment.sentence import counted, duration_text, moment, named
 from alignment.watermarks import MAX_WATERMARK, MIN_WATERMARK
-from streaming_source.monitoring.causes.rule import Advice, Rule, advice
+from streaming_source.monitoring.causes.rule import Rule, advice
 
 _CONCURRENT: Final = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs detected")
 """Of Spark's error where two queries write one checkpoint."""
 _SINKS: Final = ("_spark_metadata", "_delta_log")
 _GONE: Final = ("exist", "not found", "No such file", "NotFound", "NOT_FOUND")
 """Of Spark's errors where the log of a sink is not there any more."""
-
-
-def _has_failed(explanation: Explanation) -> bool:
-    return explanation.end is not None and explanation.end.error is not None
 
 
 def _says_end(explanation: Explanation) -> str:
@@ -57,7 +53,7 @@ def _says_end(explanation: Explanation) -> str:
     return text
 
 
-def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
+def _how_to_start_again(reports: Sequence[Explanation]) -> str:
     end = reports[-1].end
     assert end is not None
     error = end.error or ""
@@ -93,10 +89,17 @@ def _start_again(reports: Sequence[Explanation]) -> Iterator[Advice]:
             f"{mend} the query again with the same checkpointLocation, if its directory offsets/ is still there: "
             f"{again}. Without it the query begins anew."
         )
-    yield Advice("query", text)
+    return text
 
 
-FAILED: Final = Rule(Cause.FAILED, _has_failed, _says_end, _start_again)
+_START_AGAIN: Final = advice("query", _how_to_start_again)
+
+FAILED: Final = Rule(
+    Cause.FAILED,
+    lambda explanation: explanation.end is not None and explanation.end.error is not None,
+    _says_end,
+    _START_AGAIN,
+)
 
 ENDED: Final = Rule(
     Cause.ENDED,
@@ -108,42 +111,7 @@ STOPPED: Final = Rule(
     Cause.STOPPED,
     lambda explanation: explanation.end is not None and (explanation.end.was_cut_off or not explanation.is_draining),
     _says_end,
-    _start_again,
-)
-
-
-def _is_long(explanation: Explanation) -> bool:
-    batch = explanation.batch
-    return batch is not None and batch.done_us is None and explanation.batch_takes_us is not None
-
-
-def _behind_the_batch(explanation: Explanation) -> str:
-    if explanation.watermark == MIN_WATERMARK:
-        return "."
-    return f". After this micro-batch the watermark is at {moment(explanation.watermark)}."
-
-
-def _says_long(explanation: Explanation) -> str:
-    batch, took_us = explanation.batch, explanation.batch_takes_us
-    assert batch is not None
-    assert took_us is not None
-    return (
-        f"{_named_batch(batch).capitalize()}, planned at {moment(batch.planned_us)}, has not been committed for "
-        f"{duration_text(took_us)}: until then nothing more is planned, and the watermark does not move"
-        f"{_behind_the_batch(explanation)}"
-    )
-
-
-LONG_BATCH: Final = Rule(
-    Cause.MICRO_BATCH,
-    _is_long,
-    _says_long,
-    advice(
-        "sink",
-        "Nothing is planned, and no split becomes idle, until Spark has committed it. Look at the sink or the "
-        "state: the Spark UI has the stage that runs. If no query has this checkpoint at work any more, start it "
-        "again: it reads this micro-batch once more.",
-    ),
+    _START_AGAIN,
 )
 
 
@@ -151,10 +119,34 @@ def _says_slow(explanation: Explanation) -> str:
     batch, took_us = explanation.batch, explanation.batch_takes_us
     assert batch is not None
     assert took_us is not None
+    named_batch, took = _named_batch(batch).capitalize(), duration_text(took_us)
+    after = "."
+    if explanation.watermark > MIN_WATERMARK:
+        after = f". After this micro-batch the watermark is at {moment(explanation.watermark)}."
+    if batch.done_us is None:
+        return (
+            f"{named_batch}, planned at {moment(batch.planned_us)}, has not been committed for {took}: until then "
+            f"nothing more is planned, and the watermark does not move{after}"
+        )
     return (
-        f"{_named_batch(batch).capitalize()} took {duration_text(took_us)} from its plan to its commit, and the query "
-        f"spends {batch.share:.0%} of its time so: records wait for Spark{_behind_the_batch(explanation)}"
+        f"{named_batch} took {took} from its plan to its commit, and the query spends {batch.share:.0%} of its time "
+        f"so: records wait for Spark{after}"
     )
+
+
+LONG_BATCH: Final = Rule(
+    Cause.MICRO_BATCH,
+    lambda explanation: (
+        (batch := explanation.batch) is not None and batch.done_us is None and explanation.batch_takes_us is not None
+    ),
+    _says_slow,
+    advice(
+        "sink",
+        "Nothing is planned, and no split becomes idle, until Spark has committed it. Look at the sink or the "
+        "state: the Spark UI has the stage that runs. If no query has this checkpoint at work any more, start it "
+        "again: it reads this micro-batch once more.",
+    ),
+)
 
 
 SLOW_BATCHES: Final = Rule(
@@ -186,17 +178,16 @@ def _says_unread(explanation: Explanation) -> str:
     return f"{text}. The watermark is at {moment(explanation.watermark)}."
 
 
-def _read_all(reports: Sequence[Explanation]) -> Iterator[Advice]:
+def _how_to_read_all(reports: Sequence[Explanation]) -> str:
     bounds = reports[-1].bounds
     given = "" if bounds.max_drift_us is None else f", {format_duration(bounds.max_drift_us)} now"
-    yield Advice(
-        "maxDrift",
+    return (
         f"A later run reads them when the slowest split has come that far, or is idle. To read all in each run "
-        f"raise maxDrift{given}, leave out maxDrift and maxOutOfOrderness, or use the exact watermark.",
+        f"raise maxDrift{given}, leave out maxDrift and maxOutOfOrderness, or use the exact watermark."
     )
 
 
-UNREAD: Final = Rule(Cause.UNREAD, _leaves_records, _says_unread, _read_all)
+UNREAD: Final = Rule(Cause.UNREAD, _leaves_records, _says_unread, advice("maxDrift", _how_to_read_all))
 
 
 def _named_batch(batch: LastBatch) -> str:

@@ -16,6 +16,7 @@ from streaming_source.monitoring.causes.of_waits import beyond_the_limit, usual_
 from streaming_source.monitoring.causes.rule import (
     Advice,
     Rule,
+    advice,
     because,
     becomes_idle,
     first_waits,
@@ -191,20 +192,18 @@ def _says_idle(explanation: Explanation) -> str:
     return f"{where(explanation)}: " + (f"all {n} splits are idle." if n > 1 else "its only split is idle.")
 
 
-def _see_the_producers(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    long = "two runs in a row" if reports[-1].counts_runs else "idleTimeout"
-    yield Advice(
-        "source",
-        f"Nothing has come for {long}: see whether the producers write. The watermark goes on with the next record; "
-        "windows that end later than it stay open until then.",
-    )
-
-
 ALL_IDLE: Final = Rule(
     Cause.ALL_IDLE,
     lambda explanation: not explanation.holders and bool(explanation.splits),
     _says_idle,
-    _see_the_producers,
+    advice(
+        "source",
+        lambda reports: (
+            f"Nothing has come for {'two runs in a row' if reports[-1].counts_runs else 'idleTimeout'}: "
+            "see whether the producers write. The watermark goes on with the next record; windows that end later than "
+            "it stay open until then."
+        ),
+    ),
 )
 
 
@@ -260,21 +259,20 @@ def _open_at_once(explanation: Explanation) -> str:
     )
 
 
-def _have_windows_earlier(reports: Sequence[Explanation]) -> Iterator[Advice]:
+def _have_windows_earlier(reports: Sequence[Explanation]) -> str:
     split = reports[-1].holders[0]
     record = split.earlier
     assert record is not None
-    yield Advice(
-        "lateness",
+    return (
         f"The record at {record.place} of split {split.split_id!r} is dated {moment(record.time_us)}, and at most "
         f"{counted(split.behind, 'record')} of that split are still to be read up to it. Nothing is lost, and Spark "
         f"keeps the windows in between as state. {_open_at_once(reports[-1])}To have them earlier set "
         "lateness=bounded: such records are late then. If the event time is wrong, eventTimeFrom leaves out what lies "
-        "before a time, or correct it at its source.",
+        "before a time, or correct it at its source."
     )
 
 
-EARLIER: Final = Rule(Cause.EARLIER, _has_earlier, _says_earlier, _have_windows_earlier)
+EARLIER: Final = Rule(Cause.EARLIER, _has_earlier, _says_earlier, advice("lateness", _have_windows_earlier))
 
 
 def _is_of_the_future(explanation: Explanation) -> bool:

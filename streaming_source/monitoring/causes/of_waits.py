@@ -62,15 +62,18 @@ def _says_transaction(explanation: Explanation) -> str:
     return because(explanation, f"has an open transaction: {locked}")
 
 
-def _end_transaction(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
+TRANSACTION: Final = Rule(
+    Cause.TRANSACTION,
+    first_waits(WaitsFor.TRANSACTION),
+    _says_transaction,
+    advice(
         "source",
-        f"A producer has a transaction open in {named(reports[-1].held_by)}: let it commit or abort. If it is gone, "
-        "the brokers abort it after its transaction.timeout.ms.",
-    )
-
-
-TRANSACTION: Final = Rule(Cause.TRANSACTION, first_waits(WaitsFor.TRANSACTION), _says_transaction, _end_transaction)
+        lambda reports: (
+            f"A producer has a transaction open in {named(reports[-1].held_by)}: let it commit or abort. "
+            "If it is gone, the brokers abort it after its transaction.timeout.ms."
+        ),
+    ),
+)
 
 
 SCAN: Final = Rule(
@@ -137,16 +140,13 @@ def _says_member(explanation: Explanation) -> str:
     return because(explanation, f"waits for {text}")
 
 
-def _see_the_member(reports: Sequence[Explanation]) -> Iterator[Advice]:
+def _see_the_member(reports: Sequence[Explanation]) -> str:
     member = reports[-1].group
     who = "the other sources of the group" if member is None else f"source {member.source!r}"
-    yield Advice(
-        "maxDrift",
-        f"See why {who} is not further: explain its query. A larger maxDrift lets this source go on further ahead.",
-    )
+    return f"See why {who} is not further: explain its query. A larger maxDrift lets this source go on further ahead."
 
 
-GROUP: Final = Rule(Cause.GROUP, first_waits(WaitsFor.GROUP), _says_member, _see_the_member)
+GROUP: Final = Rule(Cause.GROUP, first_waits(WaitsFor.GROUP), _says_member, advice("maxDrift", _see_the_member))
 
 
 def _is_at_the_horizon(explanation: Explanation) -> bool:
@@ -184,16 +184,17 @@ def _says_upstream(explanation: Explanation) -> str:
     )
 
 
-def _see_the_writer(reports: Sequence[Explanation]) -> Iterator[Advice]:
-    yield Advice(
-        "watermarkFrom",
-        "Nothing that is there is unread, and nothing is to be changed here: see why its writer is no further, by "
-        f"streaming-source explain {reports[-1].upstream}, or explain --through of this query.",
-    )
-
-
 UPSTREAM: Final = Rule(
-    Cause.UPSTREAM, lambda explanation: explanation.upstream is not None, _says_upstream, _see_the_writer
+    Cause.UPSTREAM,
+    lambda explanation: explanation.upstream is not None,
+    _says_upstream,
+    advice(
+        "watermarkFrom",
+        lambda reports: (
+            "Nothing that is there is unread, and nothing is to be changed here: see why its writer is no "
+            f"further, by streaming-source explain {reports[-1].upstream}, or explain --through of this query."
+        ),
+    ),
 )
 
 

@@ -48,9 +48,9 @@ class Rule:
     always: Advise = _no_advice
 
 
-def advice(option: str, text: str) -> Advise:
-    """Advice that is the same whatever the explanations are."""
-    return lambda _: iter([Advice(option, text)])
+def advice(option: str, text: str | Callable[[Sequence[Explanation]], str]) -> Advise:
+    """One advice: the same whatever the explanations are, or a `text` made of them."""
+    return lambda reports: iter([Advice(option, text if isinstance(text, str) else text(reports))])
 
 
 def first_waits(waits_for: WaitsFor) -> Callable[[Explanation], bool]:

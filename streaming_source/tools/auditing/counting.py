@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from operator import add
 from typing import Final
 
 import numpy as np
@@ -43,7 +44,7 @@ class Tally:
     earliest_us: int = MAX_WATERMARK
     latest_us: int = NO_TIMESTAMP
     scanned: int = 0
-    gone: str | None = field(default=None)
+    gone: str | None = None
 
     def add(self, rows: int, dropped: int, emitted: int, waiting: int, unknown: int) -> None:
         """Add rows with an event time."""
@@ -107,8 +108,10 @@ def _tally(read: SplitRead, rule: Rule, emitted_us: int) -> Tally:
             if isinstance(block, LostRows):
                 tally.lose(block)
                 continue
-            if windows is not None:
-                _add_pairs(tally, windows, block, late_us, emitted_us)
+            if windows is not None and tally.pairs is not None:
+                total, dropped, ended = _pairs(windows, block, late_us, emitted_us)
+                more = (total, dropped, ended - dropped, (total - ended) * (windows.waits is not None))
+                tally.pairs[:] = map(add, tally.pairs, more)
             if block.is_bounded and not bounds.crosses(block.min_us, block.max_us):
                 one = np.array([block.max_us])
                 tally.add(block.rows, *(part * block.rows for part in bounds.parted(one)))
@@ -144,31 +147,21 @@ def _add_without_time(tally: Tally, rows: int, rule: Rule) -> None:
         tally.emitted += rows
 
 
-def _add_pairs(tally: Tally, windows: Windows, block: TimeBlock, late_us: int, emitted_us: int) -> None:
-    assert tally.pairs is not None
+def _pairs(windows: Windows, block: TimeBlock, late_us: int, emitted_us: int) -> tuple[int, int, int]:
+    """Return the pairs of a row and a window: how many there are, how many are dropped, and how many have ended."""
     each, rest = divmod(windows.size_us, windows.slide_us)
     # Half of the maximum, so that differences do not overflow.
     emitted_us = MAX_WATERMARK // 2 if windows.waits is False else emitted_us
-    is_open_known = windows.waits is not None
     if block.is_bounded and not rest:
         # If the first and the last row have the same late and emitted windows, so have all between them.
         low, high = (np.array([us]) for us in (block.min_us, block.max_us))
         parts = [[windows.windows(one, ended)[1] for ended in (late_us, emitted_us)] for one in (low, high)]
         if parts[0] == parts[1] and set(parts[0]) <= {0, each}:
             dropped, ended = parts[0]
-            _extend(
-                tally.pairs, block.rows * each, block.rows * dropped, block.rows * ended, is_open_known=is_open_known
-            )
-            return
+            return block.rows * each, block.rows * dropped, block.rows * ended
     times = block.load()
     valid = times[times != NO_TIMESTAMP]
-    total, dropped = windows.windows(valid, late_us)
-    _extend(tally.pairs, total, dropped, windows.windows(valid, emitted_us)[1], is_open_known=is_open_known)
-
-
-def _extend(pairs: list[int], total: int, dropped: int, ended: int, *, is_open_known: bool) -> None:
-    for column, more in enumerate((total, dropped, ended - dropped, (total - ended) * is_open_known)):
-        pairs[column] += more
+    return *windows.windows(valid, late_us), windows.windows(valid, emitted_us)[1]
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------

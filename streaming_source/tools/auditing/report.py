@@ -25,16 +25,6 @@ _CARRIERS: Final = 3
 _REASONS: Final = 3
 
 
-def report(audit: Counts) -> str:
-    """Return the text that `streaming-source audit` prints."""
-    table = split_table(audit, _LISTED)
-    if len(table) == 1:
-        return "\n".join(summary(audit))
-    rows = audit.directories().num_rows if table[0][0] == "directory" else audit.splits().num_rows
-    more = [f"and {rows - _LISTED:,} more"] if rows > _LISTED else []
-    return "\n".join([*summary(audit), "", *aligned(table), *more])
-
-
 def summary(audit: Counts) -> list[str]:
     """Return the sentences, one a line."""
     return [*map(shown, _sentences(audit))]
@@ -82,11 +72,16 @@ def _sentences(audit: Counts) -> Iterator[str]:
 
 
 def _kept(audit: Counts) -> Iterator[str]:
-    parts = [f"{audit.emitted:,} are in what was emitted" if audit.emitted or not audit.open else ""]
-    parts.append(f"{audit.open:,} in windows that are still open" if audit.open else "")
     undecided = audit.unknown - _purged(audit) - _lost(audit)
-    parts.append(f"{undecided:,} {_undecided(audit)}" if undecided > 0 else "")
-    parts.append(f"{audit.without_time:,} have no event time, and are in no window" if audit.without_time else "")
+    in_what = "groups that are still open (pass --mode update if the query runs in update mode)"
+    if audit.query.mode is not None:
+        in_what = "sessions that may still be open"
+    parts = (
+        f"{audit.emitted:,} are in what was emitted" if audit.emitted or not audit.open else "",
+        f"{audit.open:,} in windows that are still open" if audit.open else "",
+        f"{undecided:,} in {in_what}" if undecided > 0 else "",
+        f"{audit.without_time:,} have no event time, and are in no window" if audit.without_time else "",
+    )
     yield ", ".join(filter(None, parts)) + "."
     if audit.has_overlaps:
         counted, dropped, emitted = (audit.count(f"windows_{name}") for name in ("read", "dropped", "emitted"))
@@ -100,12 +95,6 @@ def _kept(audit: Counts) -> Iterator[str]:
         numbers = [row["batch"] for row in rows_of(audit.batches) if row["dropped"]]
         several = f"in {len(numbers)} micro-batches, {numbers[0]} to {numbers[-1]}"
         yield f"They were dropped {several if len(numbers) > 1 else f'in micro-batch {numbers[0]}'}."
-
-
-def _undecided(audit: Counts) -> str:
-    if audit.query.mode is None:
-        return "in groups that are still open (pass --mode update if the query runs in update mode)"
-    return "in sessions that may still be open"
 
 
 def _gone(audit: Counts) -> Iterator[str]:
@@ -198,7 +187,12 @@ class Audit(Counts):
     """
 
     def __str__(self) -> str:
-        return report(self)
+        table = split_table(self, _LISTED)
+        if len(table) == 1:
+            return "\n".join(summary(self))
+        rows = self.directories().num_rows if table[0][0] == "directory" else self.splits().num_rows
+        more = [f"and {rows - _LISTED:,} more"] if rows > _LISTED else []
+        return "\n".join([*summary(self), "", *aligned(table), *more])
 
     def to_json(self) -> dict[str, Any]:
         """Return one object; durations in milliseconds as Spark has them, times as text in UTC."""

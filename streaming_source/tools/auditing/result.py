@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Self
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from alignment.arrow_times import format_timestamp, micros_of
 from alignment.codec import Form, Wire
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint
 from streaming_source.tools.auditing.counting import Tally
 from streaming_source.tools.auditing.sources.base import SplitRead
 
@@ -197,12 +197,10 @@ def _row(number: int, read: SplitRead, tally: Tally) -> dict[str, Any]:
         "source": number,
         "split": read.split,
         "directory": read.directory,
-        **{name: getattr(tally, name) for name in COUNTS},
+        **{name: getattr(tally, name) for name in (*COUNTS, "scanned", "gone")},
         **dict(zip(PAIRS, tally.pairs or (None,) * 4, strict=True)),
-        "scanned": tally.scanned,
         "earliest": tally.earliest_us if has_times else None,
         "latest": tally.latest_us if has_times else None,
-        "gone": tally.gone,
     }
 
 
@@ -225,24 +223,19 @@ def _batches(checkpoint: Checkpoint, reads: pa.Table) -> tuple[pa.Table, list[Ca
         carrier = None
         if first is not None and batch.next_us is not None and batch.next_us > batch.watermark_us:
             carrier = carriers[batch.next_us] = Carrier(*first, 0, batch.number, batch.next_us)
-        rows.append(_batch_row(batch, known, under, carrier))
+        rows.append(
+            {
+                "batch": batch.number,
+                "late_watermark": batch.late_us,
+                "watermark": batch.watermark_us,
+                "next_watermark": batch.next_us,
+                **{name: known.get(name) or 0 for name in COUNTS},
+                **{name: known.get(name) for name in (*PAIRS, "latest")},
+                "dropped_under": under and under.split,
+                "carried_by": carrier and carrier.split,
+            }
+        )
     return pa.Table.from_pylist(rows, _BATCHES), sorted(dropped.values(), key=lambda c: (-c.dropped, c.batch))
-
-
-def _batch_row(
-    batch: CommittedBatch, known: Mapping[str, Any], under: Carrier | None, carrier: Carrier | None
-) -> dict[str, Any]:
-    return {
-        "batch": batch.number,
-        "late_watermark": batch.late_us,
-        "watermark": batch.watermark_us,
-        "next_watermark": batch.next_us,
-        **{name: known.get(name) or 0 for name in COUNTS},
-        **{name: known.get(name) for name in PAIRS},
-        "latest": known.get("latest"),
-        "dropped_under": None if under is None else under.split,
-        "carried_by": None if carrier is None else carrier.split,
-    }
 
 
 def _foremost(reads: pa.Table) -> dict[int, tuple[int, str, str]]:

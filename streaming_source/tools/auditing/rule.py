@@ -73,12 +73,7 @@ class Rule(ABC):
 class NothingDropped(Rule):
     """No watermark drops rows: there is no stateful operator, its mode is complete, or it has no event time."""
 
-    in_windows: bool = False
-
-    @property
-    def needs_time(self) -> bool:
-        """True if the rows are in windows."""
-        return self.in_windows
+    needs_time: bool = False
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
         """Return bounds by which all rows are emitted."""
@@ -123,6 +118,7 @@ class Windows(Rule):
     slide_us: int
     start_us: int = 0
     waits: bool | None = True
+    needs_time = True
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -148,19 +144,16 @@ class Windows(Rule):
         return ", ".join(format_duration(us) for us in parts[:kept])
 
     @property
-    def needs_time(self) -> bool:
-        """Always."""
-        return True
-
-    @property
     def is_sliding(self) -> bool:
         """True if a row can be in several windows."""
         return self.slide_us < self.size_us
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
         """Return the first times whose earliest window is not late, and whose latest window is not emitted."""
-        dropped = self._first_after(late_us)
-        closed = NEVER if self.waits is False else self._first_in_window_after(emitted_us)
+        dropped, closed = self._first_after(late_us), NEVER
+        if self.waits is not False:
+            # The beginning of the first window that ends after `emitted_us`.
+            closed = self._first_after(emitted_us) - self.size_us + self.slide_us
         return Bounds(dropped, closed, NEVER if self.waits is None else closed)
 
     def windows(self, times: Int64Array, ended_us: int) -> tuple[int, int]:
@@ -175,10 +168,6 @@ class Windows(Rule):
         """Return the first time whose earliest window ends after `ended_us`: the end of the window before that."""
         return (ended_us - self.start_us - self.size_us) // self.slide_us * self.slide_us + self.start_us + self.size_us
 
-    def _first_in_window_after(self, ended_us: int) -> int:
-        """Return the first time in any window that ends after `ended_us`: the beginning of the first such window."""
-        return self._first_after(ended_us) - self.size_us + self.slide_us
-
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows(Rule):
@@ -191,11 +180,7 @@ class SessionWindows(Rule):
     gap_us: int
     settled_us: int = NEVER
     waits: bool = True
-
-    @property
-    def needs_time(self) -> bool:
-        """Always."""
-        return True
+    needs_time = True
 
     def bounds(self, late_us: int, emitted_us: int) -> Bounds:
         """Return the bounds: a row's own session ends `gap_us` after it."""

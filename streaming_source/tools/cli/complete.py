@@ -66,7 +66,9 @@ def complete_table(
     # Imported here: the other commands do not need it.
     from streaming_source.tools.completeness import WatchedTable
 
-    until_us = None if until is None else _time(until)
+    until_us = None if until is None else iso8601_us(until)
+    if until is not None and until_us is None:
+        raise OptionError(f"--until {until!r}: must be a time such as 2026-01-01T13:00; give one in ISO-8601")
     deadline = time.monotonic() + parse_duration_us(wait, name="--wait") / 1e6
     watched = WatchedTable(table, checkpoint, column, delay, key_values(option))
     while True:
@@ -79,9 +81,3 @@ def complete_table(
     print(json.dumps(found.to_json()) if as_json else found, flush=True)
     if not is_complete:
         raise typer.Exit(1)
-
-
-def _time(text: str) -> int:
-    if (us := iso8601_us(text)) is None:
-        raise OptionError(f"--until {text!r}: must be a time such as 2026-01-01T13:00; give one in ISO-8601")
-    return us

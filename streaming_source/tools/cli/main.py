@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 _WATCH_S: Final = 1.0
 _CLEAR: Final = "\x1b[H\x1b[2J"
-_COLUMNS: Final[tuple[str, ...]] = (
-    "batch",
-    "planned at (UTC)",
-    "watermark (UTC)",
-    "cause",
-    "behind",
-    "late",
-    "held by",
-)
+_COLUMNS: Final = ("batch", "planned at (UTC)", "watermark (UTC)", "cause", "behind", "late", "held by")
 _ROWS: Final = 1_000_000
 """Most rows on a page: splits times micro-batches."""
 
@@ -177,7 +169,7 @@ def _batches_to_json(batches: Sequence[MicroBatch]) -> dict[str, Any]:
 
 
 def _table(batches: Sequence[MicroBatch]) -> str:
-    rows = [_COLUMNS]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
     for batch in batches:
         number = f"{batch.number}" + ("" if batch.is_committed else " (not committed)")
         for report in filter(None, batch.sources):
@@ -325,18 +317,13 @@ def take_over_checkpoint(
     from streaming_source.tools.cli.take_over import take_over
 
     taken = take_over(checkpoint, new_checkpoint, topics, source)
-    goes_on = _goes_on(taken.next_batch, is_read_again=taken.is_read_again)
-    typer.echo(f"{taken.partitions} partitions; {goes_on}")
+    again = ", which Spark's source had planned and not committed" if taken.is_read_again else ""
+    typer.echo(f"{taken.partitions} partitions; the query goes on with micro-batch {taken.next_batch}{again}")
     typer.echo(json.dumps(asdict(taken)))
 
 
 def _take_over_table(
-    checkpoint: str,
-    new_checkpoint: str,
-    table: str,
-    source: int,
-    option: Sequence[str],
-    topics: Mapping[str, str],
+    checkpoint: str, new_checkpoint: str, table: str, source: int, option: Sequence[str], topics: Mapping[str, str]
 ) -> None:
     if topics:
         raise OptionError("--table is of a table, and topics are of Kafka; give one of the two")
@@ -345,31 +332,22 @@ def _take_over_table(
     from streaming_source.tools.cli.take_over import CopiedCheckpoint, take_over_table
 
     last = CopiedCheckpoint(checkpoint, new_checkpoint, source).last_offset
-    is_iceberg = bool(given) or (last is not None and "snapshot_id" in last)
-    opened = _iceberg_table(table, given) if is_iceberg else _delta_table(table)
+    opened: TableSource
+    if given or (last is not None and "snapshot_id" in last):
+        from streaming_source.connectors import IcebergSource
+        from streaming_source.connectors.iceberg.catalog import properties_of
+
+        if others := [name for name in given if not name.lower().startswith("catalog.")]:
+            raise OptionError(
+                f"-o {others[0]}: take-over takes the catalog of an Iceberg table, as -o catalog.type=rest"
+            )
+        catalog = properties_of({name[len("catalog.") :]: value for name, value in given.items()})
+        opened = IcebergSource(table, catalog=catalog)
+    else:
+        from streaming_source.connectors import DeltaSource
+
+        opened = DeltaSource(table)
     taken = take_over_table(checkpoint, new_checkpoint, opened, source=source)
-    goes_on = _goes_on(taken.next_batch)
+    goes_on = f"the query goes on with micro-batch {taken.next_batch}"
     typer.echo(f"version {taken.version}, of which {taken.files} files wait; {goes_on}")
     typer.echo(json.dumps(asdict(taken)))
-
-
-def _delta_table(table: str) -> TableSource:
-    from streaming_source.connectors import DeltaSource
-
-    return DeltaSource(table)
-
-
-def _iceberg_table(table: str, given: Mapping[str, str]) -> TableSource:
-    from streaming_source.connectors import IcebergSource
-    from streaming_source.connectors.iceberg.catalog import properties_of
-
-    if others := [name for name in given if not name.lower().startswith("catalog.")]:
-        raise OptionError(f"-o {others[0]}: take-over takes the catalog of an Iceberg table, as -o catalog.type=rest")
-    return IcebergSource(
-        table, catalog=properties_of({name[len("catalog.") :]: value for name, value in given.items()})
-    )
-
-
-def _goes_on(next_batch: int, *, is_read_again: bool = False) -> str:
-    again = ", which Spark's source had planned and not committed" if is_read_again else ""
-    return f"the query goes on with micro-batch {next_batch}{again}"

@@ -17,7 +17,6 @@ from streaming_source.tools.cli.given_source import given_source
 
 if TYPE_CHECKING:
     from alignment.simulation import Comparison, Faults, Settings, SourceScenario, SourceTrace
-    from alignment.watermarks import Int64Array
 
 _DRIFTS: Final = ("30 seconds", "none")
 _MAX_ROWS: Final = 1000
@@ -27,8 +26,7 @@ _OF_DATA: Final = {"source": "--source", "option": "--option", "format_name": "-
 def simulate_source(
     context: typer.Context,
     log: Annotated[
-        Path | None,
-        typer.Argument(help="What option eventLog of a query wrote: a file, or a folder with one."),
+        Path | None, typer.Argument(help="What option eventLog of a query wrote: a file, or a folder with one.")
     ] = None,
     source: Annotated[
         str | None,
@@ -41,8 +39,7 @@ def simulate_source(
     ] = [],  # noqa: B006 (typer copies it)
     format_name: Annotated[str | None, typer.Option("--format", help="Of --source, as in `advise`.")] = None,
     max_drift: Annotated[
-        list[str],
-        typer.Option(help="How far a split may be ahead of the slowest; 'none' for no limit."),
+        list[str], typer.Option(help="How far a split may be ahead of the slowest; 'none' for no limit.")
     ] = [],  # noqa: B006 (typer copies it)
     max_out_of_orderness: Annotated[
         list[str], typer.Option(help="How far a record may be behind the latest of its split.")
@@ -86,7 +83,13 @@ def simulate_source(
                 raise InvalidArgumentError(
                     f"{given_as} describes a workload, and LOG has one: leave out one of the two"
                 )
-        known = None if source is None else _event_times(source, option, format_name)
+        known = None
+        if source is not None:
+            data = given_source("simulate --source", source, option, format_name)
+            # Imported here: without --source no data is read.
+            from streaming_source.tools.advise import event_times_of
+
+            known = event_times_of(data)
         comparison = RecordedWorkload.of_log(log, known).compare(**varied)
     else:
         for name, given_as in _OF_DATA.items():
@@ -105,16 +108,6 @@ def simulate_source(
         comparison = _compared(described, Faults(lost=lost), seed, varied)
     print(comparison)
     print(json.dumps([outcome.to_json() for outcome in comparison.outcomes]), flush=True)
-
-
-def _event_times(
-    source: str, option: Sequence[str], format_name: str | None
-) -> dict[str, tuple[Int64Array, Int64Array]]:
-    data = given_source("simulate --source", source, option, format_name)
-    # Imported here: without --source no data is read.
-    from streaming_source.tools.advise import event_times_of
-
-    return event_times_of(data)
 
 
 def _compared(source: SourceScenario, faults: Faults, seed: int, varied: Mapping[str, Sequence[str]]) -> Comparison:

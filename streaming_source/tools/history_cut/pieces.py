@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -118,7 +119,7 @@ def _of_table(lister: TableLister, filesystem: fs.FileSystem, schema: pa.Schema,
     of_files = lister.bounds(start.version, columns)
     for row in lister.snapshot(start.version).to_pylist():
         file = lister.data_file(TableFile(**{name: row[name] for name in FILES.names}))
-        read = _reader_of_file(StoredFile(filesystem, file), schema)
+        read = partial(_read_file, StoredFile(filesystem, file), schema)
         if file.deleted is not None or row["rows"] is None:
             # The statistics of a file include the rows of it that are deleted.
             yield Piece(read, -1)
@@ -128,12 +129,9 @@ def _of_table(lister: TableLister, filesystem: fs.FileSystem, schema: pa.Schema,
         yield _piece(read, row["rows"], bounds, [known[name].nulls for name in columns if name not in given])
 
 
-def _reader_of_file(file: StoredFile, schema: pa.Schema) -> Callable[[list[str]], pa.Table]:
-    def read(names: list[str]) -> pa.Table:
-        found = ParquetFormat().read_rows(FileRows(file, 0, sys.maxsize), schema)
-        return pa.Table.from_batches([block.batch for block in found], schema)
-
-    return read
+def _read_file(file: StoredFile, schema: pa.Schema, _: list[str]) -> pa.Table:
+    found = ParquetFormat().read_rows(FileRows(file, 0, sys.maxsize), schema)
+    return pa.Table.from_batches([block.batch for block in found], schema)
 
 
 # ---- Parquet ---------------------------------------------------------------------------------------------------------
@@ -180,38 +178,31 @@ def _of_parquet(path: str, columns: Columns) -> Iterator[Piece]:
         for part in fragment.split_by_row_group():
             (group,) = part.row_groups
             known = group.statistics or {}
-            bounds = [(given[name],) * 2 if name in given else _ends(known.get(name)) for name in columns]
+            given_or = (
+                {"min": given[name], "max": given[name]} if name in given else known.get(name) for name in columns
+            )
+            bounds = [(None, None) if one is None else (one["min"], one["max"]) for one in given_or]
             of_group = part.metadata.row_group(group.id)
-            nulls = [_nulls(of_group.column(places[name])) for name in columns if name in places and name not in given]
-            yield _piece(_reader(part, found.schema), group.num_rows, bounds, nulls)
+            chunks = [of_group.column(places[name]) for name in columns if name in places and name not in given]
+            nulls = [chunk.statistics.null_count if chunk.is_stats_set else None for chunk in chunks]
+            read = partial(_read, part, found.schema)
+            yield _piece(read, group.num_rows, bounds, nulls)
 
 
-def _reader(part: ds.Fragment, schema: pa.Schema) -> Callable[[list[str]], pa.Table]:
-    return lambda names: part.to_table(schema=schema, columns=names)
-
-
-def _ends(bounds: Mapping[str, Any] | None) -> tuple[Any, Any]:
-    return (None, None) if bounds is None else (bounds["min"], bounds["max"])
-
-
-def _nulls(chunk: Any) -> int | None:
-    return chunk.statistics.null_count if chunk.is_stats_set else None
+def _read(part: ds.Fragment, schema: pa.Schema, names: list[str]) -> pa.Table:
+    return part.to_table(schema=schema, columns=names)
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
 
 
 def _piece(
-    read: Callable[[list[str]], pa.Table],
-    rows: int,
-    bounds: Sequence[tuple[Any, Any]],
-    nulls: Iterable[int | None],
+    read: Callable[[list[str]], pa.Table], rows: int, bounds: Sequence[tuple[Any, Any]], nulls: Iterable[int | None]
 ) -> Piece:
     """Return a piece by the bounds of each column and the number of nulls in each that is stored: None if not known."""
     topic, partition, (low, high) = bounds
-    if any(count != 0 for count in nulls) or low is None or high is None or None in (*topic, *partition):
-        return Piece(read, rows)
-    if topic[0] != topic[1] or partition[0] != partition[1]:
+    is_of_one = topic[0] == topic[1] and partition[0] == partition[1]
+    if not is_of_one or any(count != 0 for count in nulls) or None in (low, high, *topic, *partition):
         return Piece(read, rows)
     return Piece(read, rows, str(topic[0]), int(partition[0]), int(low), int(high))
 

@@ -121,7 +121,7 @@ def _source(
         "watermark": _milliseconds(chosen["watermark"]),
         "limit": _milliseconds(chosen["limit"]),
         "held": [[[*map(shown, ids[:_HELD])], len(ids)] for ids in chosen["held_by"].to_pylist()],
-        "drift": _to_milliseconds(largest(sources["drift"])),
+        "drift": [None if us is None else us // 1000 for us in largest(sources["drift"])],
         "maxDrift": _milliseconds(chosen["max_drift"]),
         "behind": largest(sources["behind"]),
         "late": _nullable(_column(chosen["late"])),
@@ -156,7 +156,7 @@ def _splits(table: pa.Table, numbers: _Ints) -> tuple[dict[str, Any], dict[str, 
         "id": [shown(ids[i]) for i in order],
         "status": [kinds[i] if in_work[i] else _FINISHED for i in order],
         "watermark": _milliseconds(rows["watermark"]),
-        **{name: rows[column].to_pylist() for name, column in _COUNTS.items()},
+        **{name: rows[name].to_pylist() for name in ("position", "behind", "late")},
         "waitsFor": rows["waits_for"].to_pylist(),
         **{name: _milliseconds(rows[column]) for name, column in _TIMES.items()},
         "total": count,
@@ -165,7 +165,6 @@ def _splits(table: pa.Table, numbers: _Ints) -> tuple[dict[str, Any], dict[str, 
     return drawn, _cells(table, which, point, order, width)
 
 
-_COUNTS: Final = {"position": "position", "behind": "behind", "late": "late"}
 _TIMES: Final = {
     "silentSince": "silent_since",
     "since": "status_since",
@@ -233,10 +232,6 @@ def _milliseconds(column: pa.ChunkedArray) -> list[int | None]:
     return _nullable(_column(column) // 1000)
 
 
-def _to_milliseconds(values: Sequence[int | None]) -> list[int | None]:
-    return [None if value is None else value // 1000 for value in values]
-
-
 def _unless_empty(values: list[int | None]) -> list[int | None] | None:
     return values if any(value is not None for value in values) else None
 
@@ -251,15 +246,11 @@ def html_report(history: History, explained: ExplainedQuery, title: str, as_of_u
     The history of a listener has rows and state, that of a checkpoint has not; `explained` is the same query now, as of
     a time in microseconds since the epoch, by default that of the clock.
     """
-    return _report(page_data(history, explained, title, as_of_us), str(explained))
+    return drawn_page(page_data(history, explained, title, as_of_us), str(explained))
 
 
-def live_page(data: Mapping[str, Any], plain: str, events: str) -> str:
-    """The page of `page_data`, which draws again what arrives from a URL of server-sent events; `plain` is the text."""
-    return _report(data, plain, events)
-
-
-def _report(data: Mapping[str, Any], plain: str, events: str | None = None) -> str:
+def drawn_page(data: Mapping[str, Any], plain: str, events: str | None = None) -> str:
+    """The page of `page_data`; `plain` is the text. It draws again what arrives from a URL of server-sent `events`."""
     body = Template(_part("report.html")).substitute(title=escape(data["title"]), plain=f"<pre>{escape(plain)}</pre>")
     return page_of(data["title"], body, data, [_part(name) for name in _SCRIPTS], events)
 

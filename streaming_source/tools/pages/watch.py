@@ -28,7 +28,7 @@ from streaming_source.exceptions import CheckpointError
 from streaming_source.monitoring.explained import ExplainedQuery, explain_batches
 from streaming_source.monitoring.history import History
 from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch
-from streaming_source.tools.pages.html_page import live_page, page_data
+from streaming_source.tools.pages.html_page import drawn_page, page_data
 
 _SHARE: Final = 10
 """A look that takes long is followed by so many times as long without one."""
@@ -312,7 +312,7 @@ class _Request(BaseHTTPRequestHandler):
             self._answer("text/plain; charset=utf-8", "", HTTPStatus.PERMANENT_REDIRECT, {"Location": root})
         elif not page:
             snapshot = self.server.watch.latest
-            self._answer("text/html; charset=utf-8", live_page(snapshot.data, snapshot.plain, "events"))
+            self._answer("text/html; charset=utf-8", drawn_page(snapshot.data, snapshot.plain, "events"))
         elif page == "events" and self.command == "GET":
             seen = self.headers.get("Last-Event-ID") or next(iter(parse_qs(where.query).get("seen", [])), None)
             self._send_events(seen)

@@ -15,13 +15,7 @@ from alignment.events import RangeReport
 from alignment.recording import Recorder
 from alignment.strategy import AlignmentParameters, WatermarkStrategy
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.api import (
-    Boundedness,
-    Source,
-    SourceReader,
-    SourceReaderContext,
-    SplitRange,
-)
+from streaming_source.api import Boundedness, Source, SourceReader, SourceReaderContext, SplitRange
 from streaming_source.api.serializer import bytes_to_json, json_to_bytes
 from streaming_source.coordinator import ReadRules, SourceCoordinator, SourceState, assign_ranges
 from streaming_source.coordinator.rules import FrameOptions
@@ -143,11 +137,7 @@ class SourceHarness:
         records = tuple(tuple(self._read(number, task, hook)) for number, task in enumerate(self._tasks))
         plan = self.coordinator.runtime.engine.last_plan if self.coordinator.state is after else None
         batch = ReadBatch(
-            after.sequence,
-            records,
-            plan.bound_us if plan else None,
-            after.table.combined,
-            plan.rows if plan else None,
+            after.sequence, records, plan.bound_us if plan else None, after.table.combined, plan.rows if plan else None
         )
         self._excuse_splits(before, after)
         # What an offset leaves out must be read after a restart too.

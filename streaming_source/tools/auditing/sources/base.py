@@ -10,11 +10,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from alignment.time_texts import UTC
-from alignment.timestamps import (
-    NO_TIMESTAMP,
-    FieldTimestampAssigner,
-    TimestampAssigner,
-)
+from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, Int64Array
 from streaming_source.checkpoint.offset_log import CommittedBatch
 from streaming_source.exceptions import OptionError

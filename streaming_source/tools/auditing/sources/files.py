@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from alignment.column_paths import exact_path, top_level_column
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from alignment.watermarks import Int64Array
 from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
 from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
@@ -122,8 +121,9 @@ class FilesSource(AuditedSource):
             return False
         for one in self._logged:
             file = FileRows(self._files.at(one.uri), 0, _ALL)
+            in_zones = ((self._zoneless_format.in_zone(zone), replace(self._time, zone=zone)) for zone in _ZONES)
             try:
-                utc, other = (self._times_in(zone, file) for zone in _ZONES)
+                utc, other = (fmt.event_times(file, self._schema, time.assigner()) for fmt, time in in_zones)
             except DataLossError:
                 continue
             return not np.array_equal(utc, other)
@@ -160,10 +160,6 @@ class FilesSource(AuditedSource):
             kept -= block.batch.num_rows
             yield loaded(self._assigner.extract(block.batch, None).values)
         yield LostRows(kept, "records that are malformed, but not in the event time, which the query has read or not")
-
-    def _times_in(self, zone: str, file: FileRows) -> Int64Array:
-        fmt, time = self._zoneless_format.in_zone(zone), replace(self._time, zone=zone)
-        return fmt.event_times(file, self._schema, time.assigner())
 
     def _latest_of(self, zone: str | None, column: str, batch: CommittedBatch) -> int:
         """Return the latest time of a column in a micro-batch."""

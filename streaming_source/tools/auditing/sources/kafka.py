@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from alignment.column_paths import exact_path, top_level_column
-from alignment.timestamps import TimestampAssigner
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition
 from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
@@ -190,7 +189,7 @@ class KafkaTopics(AuditedSource):
                         at = block.positions
                         count = block.batch.num_rows
                         offsets.append(np.arange(at, at + count) if isinstance(at, int) else np.asarray(at))
-                        times.append(_times(self._assigner, block.batch, block.source_timestamps))
+                        times.append(self._assigner.extract(block.batch, block.source_timestamps).values)
                 is_finished = bool(fetched.finished_splits)
         finally:
             reader.close()
@@ -232,10 +231,6 @@ class _Portion:
 
 def _without(offsets: Int64Array, others: Int64Array) -> Int64Array:
     return np.setdiff1d(offsets, others, assume_unique=True)
-
-
-def _times(assigner: TimestampAssigner, batch: pa.RecordBatch, source_timestamps: Int64Array | None) -> Int64Array:
-    return assigner.extract(batch, source_timestamps).values
 
 
 def _offsets(text: str | None) -> Offsets:

@@ -27,12 +27,7 @@ from streaming_source.tools.testing.micro_batch import EmittedRecord
 
 _MAX_ROWS: Final = 5
 
-_MOMENTS: Final = (
-    "before its offset is written",
-    "before it is read",
-    "after it was read",
-    "after it is committed",
-)
+_MOMENTS: Final = ("before its offset is written", "before it is read", "after it was read", "after it is committed")
 
 
 class _TaskFailed(Exception):  # noqa: N818 (not an error of anybody's)
