@@ -32,17 +32,17 @@ class Option:
     """One option.
 
     `parse` makes a value of the user's string, `doc` is one sentence for the documentation, which writes the default as
-    `default_text`. `same_as` is the option that this is another name of: its value is that one's. Values are secret of
-    the names, in lower case, in which `secret` is found. One that `is_private` is set by a call of this library and
-    read by another: neither the documentation nor an error names it. One that is `fixed` stays the same for the life of
-    a checkpoint, since else this would be so.
+    `default_text`, or as it is without one. `same_as` is the option that this is another name of: its value is that
+    one's. Values are secret of the names, in lower case, in which `secret` is found. One that `is_private` is set by a
+    call of this library and read by another: neither the documentation nor an error names it. One that is `fixed` stays
+    the same for the life of a checkpoint, since else this would be so.
     """
 
     name: str
     parse: Parser
     doc: str
     default: Any = None
-    default_text: str = "none"
+    default_text: str = ""
     same_as: str | None = None
     secret: re.Pattern[str] | None = None
     is_private: bool = False
@@ -74,7 +74,8 @@ class OptionSet:
         *,
         more: Callable[[], Sequence[Option]] | None = None,
     ) -> None:
-        self._options = {option.name.lower(): option for option in options}
+        written = (replace(one, default_text=one.default_text or _default_text(one.default)) for one in options)
+        self._options = {option.name.lower(): option for option in written}
         self._foreign = {name.lower(): advice for name, advice in (foreign or {}).items()}
         self._prefixes = tuple(name[:-1] for name in self._options if name.endswith(".*"))
         self._more = more
@@ -82,13 +83,9 @@ class OptionSet:
     @classmethod
     def of(cls, kind: type[Any]) -> OptionSet:
         """Those that are declared on the fields of a dataclass, in their order; defaults are the fields'."""
-        options = []
-        for one in fields(kind):
-            if "option" in one.metadata:
-                declared, default = one.metadata["option"], None if one.default is MISSING else one.default
-                written = declared.default_text or _default_text(default)
-                options.append(replace(declared, default=default, default_text=written))
-        return cls(options)
+        defaults = ((one, None if one.default is MISSING else one.default) for one in fields(kind))
+        declared = ((one.metadata["option"], default) for one, default in defaults if "option" in one.metadata)
+        return cls(replace(option, default=default) for option, default in declared)
 
     def __iter__(self) -> Iterator[Option]:
         self._load_more()
@@ -259,7 +256,7 @@ def arguments(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default_text(default: object) -> str:
-    if default is None or default == ():
+    if default is None or default in ((), {}):
         return "none"
     if isinstance(default, bool):
         return str(default).lower()

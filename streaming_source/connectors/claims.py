@@ -27,14 +27,8 @@ def open_claims(
 ) -> TableWriters:
     """Return the writers that a user names, by claims on the column with the event times; an offset has the `known`.
 
-    Reads a few small files of each checkpoint.
-
-    Raises
-    ------
-    ClaimError
-        If a checkpoint is gone, or no claim can be had of its query.
-    OptionError
-        If event times do not come from a column, or are in another zone than the claims.
+    Reads a few small files of each checkpoint. A `ClaimError` if one is gone, or no claim can be had of its query; an
+    `OptionError` if event times do not come from a column, or are in another zone than the claims.
     """
     assert options.watermark_from is not None
     if not isinstance(assigner, FieldTimestampAssigner):

@@ -302,6 +302,11 @@ def renewed(current: Callable[[], fs.FileSystem]) -> fs.FileSystem:
     return fs.PyFileSystem(_RenewedHandler(current))
 
 
+def _passed_on(name: str) -> Callable[..., Any]:
+    """A method that calls that of the current file system, with the same arguments."""
+    return lambda handler, *arguments: getattr(handler._current(), name)(*arguments)
+
+
 class _RenewedHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """Delegates each call. Streams are not decompressed: the caller does that."""
 
@@ -313,25 +318,16 @@ class _RenewedHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
 
     __hash__ = None  # type: ignore[assignment]
 
+    get_file_info = get_file_info_selector = _passed_on("get_file_info")
+    normalize_path, open_input_file = _passed_on("normalize_path"), _passed_on("open_input_file")
+    delete_dir, delete_file = _passed_on("delete_dir"), _passed_on("delete_file")
+    move, copy_file = _passed_on("move"), _passed_on("copy_file")
+
     def get_type_name(self) -> str:
         return str(self._current().type_name)
 
-    def normalize_path(self, path: str) -> str:
-        return str(self._current().normalize_path(path))
-
-    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._current().get_file_info(paths)
-        return found
-
-    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        found: list[fs.FileInfo] = self._current().get_file_info(selector)
-        return found
-
     def create_dir(self, path: str, recursive: bool) -> None:
         self._current().create_dir(path, recursive=recursive)
-
-    def delete_dir(self, path: str) -> None:
-        self._current().delete_dir(path)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self._current().delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
@@ -339,20 +335,8 @@ class _RenewedHandler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
     def delete_root_dir_contents(self) -> None:
         self._current().delete_dir_contents("/", accept_root_dir=True)
 
-    def delete_file(self, path: str) -> None:
-        self._current().delete_file(path)
-
-    def move(self, src: str, dest: str) -> None:
-        self._current().move(src, dest)
-
-    def copy_file(self, src: str, dest: str) -> None:
-        self._current().copy_file(src, dest)
-
     def open_input_stream(self, path: str) -> pa.NativeFile:
         return self._current().open_input_stream(path, compression=None)
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        return self._current().open_input_file(path)
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         return self._current().open_output_stream(path, compression=None, metadata=metadata)

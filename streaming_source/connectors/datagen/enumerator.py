@@ -138,7 +138,9 @@ class RecordGenerator:
         times = self.times(split, positions)
         columns = [self._column(name, split, positions, times) for name in schema.names]
         # By way of a struct: a batch without columns has records, too.
-        records = pa.StructArray.from_arrays(columns, fields=list(schema)) if columns else _no_columns(stop - start)
+        records = pa.StructArray.from_buffers(pa.struct([]), stop - start, [None])
+        if columns:
+            records = pa.StructArray.from_arrays(columns, fields=list(schema))
         return pa.RecordBatch.from_struct_array(records), times
 
     def _column(self, name: str, split: int, positions: Int64Array, times: Int64Array) -> pa.Array:
@@ -173,10 +175,6 @@ def _passed_us(positions: Int64Array, step_ns: int) -> Int64Array:
     thousands, rest = np.divmod(positions, _NS_PER_US)
     passed: Int64Array = positions * whole_us + thousands * rest_ns + rest * rest_ns // _NS_PER_US
     return passed
-
-
-def _no_columns(rows: int) -> pa.StructArray:
-    return pa.StructArray.from_buffers(pa.struct([]), rows, [None])
 
 
 _BLOCK_ROWS: Final = 65_536

@@ -87,11 +87,6 @@ def _moment(name: str, value: datetime | str) -> datetime:
         raise OptionError(f"{name} = {value!r}: must be of the years 1 to 9999, in UTC") from None
 
 
-def _numbers(name: str, value: str) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
-    return tuple(integer(0)(name, part) for part in value.split(","))
-
-
 def _ranged(default: object, name: str, parse: Callable[[Any], Parser], least: float, most: float, doc: str) -> Any:
     """A field of a number with an option, and the smallest and largest one that it takes."""
     return option_field(default, name, parse(least), doc, range=(least, most))
@@ -165,7 +160,10 @@ class DataGeneratorSource(Source[GeneratedSplit, GeneratorCheckpoint]):
         "Event time of the first record of each split, ISO-8601.",
     )
     idle_splits: tuple[int, ...] = option_field(
-        (), "idleSplits", _numbers, "Numbers of the splits, from 0, that stop delivering; as in `1,3`."
+        (),
+        "idleSplits",
+        lambda name, value: tuple(integer(0)(name, part) for part in value.split(",")),
+        "Numbers of the splits, from 0, that stop delivering; as in `1,3`.",
     )
     idle_after: int | None = _ranged(None, "idleAfter", integer, 0, _MANY, "After how many records they stop.")
     idle_for: timedelta | str | None = duration_field(

@@ -185,12 +185,8 @@ def whole_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
 class LogFiles:
     """The files in the folder of a log.
 
-    Attributes
-    ----------
-    commits
-        When the file of each commit was written, in nanoseconds, by version; None where the store does not say.
-    checkpoints
-        Versions that are written down as a whole, in files of which none is missing.
+    `commits` has when the file of each commit was written, in nanoseconds, by version; None where the store does not
+    say. `checkpoints` are versions that are written down as a whole, in files of which none is missing.
     """
 
     commits: Mapping[int, int | None]
@@ -231,12 +227,8 @@ class LogFiles:
         """Return when each of the newest commits without a gap was made, in milliseconds, rising.
 
         As the commit says it, else by the time of its file. One that is not after the one before it, as its clock went
-        back, is taken to be a millisecond after it, as in Spark. O(commits), each of which is read.
-
-        Raises
-        ------
-        MalformedDataError
-            If neither is known of a commit.
+        back, is taken to be a millisecond after it, as in Spark. O(commits), each of which is read. A
+        `MalformedDataError` if neither is known of a commit.
         """
 
         def time_ms(version: int) -> int:

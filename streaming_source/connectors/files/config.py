@@ -333,7 +333,6 @@ FILES_OPTIONS: Final = (
                 _not_latest_first,
                 "Refused: what is read next is chosen by event time, and the newest first would make all others late.",
                 False,
-                "false",
             ),
             *STORAGE_OPTIONS,
         ],

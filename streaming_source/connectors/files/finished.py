@@ -62,12 +62,8 @@ class FinishedFiles(ABC):
     def compare(self, there: Marks) -> tuple[Marks, Marks]:
         """Return which of the files up to `forgotten` in the first listing are new, and which finished ones are gone.
 
-        `there` are those of the listing without the `unread` ones. On any thread.
-
-        Raises
-        ------
-        MalformedDataError
-            If more files are new or removed than can be distinguished.
+        `there` are those of the listing without the `unread` ones. On any thread. A `MalformedDataError` if more files
+        are new or removed than can be distinguished.
         """
         if self._sketch is None:
             _log.info("%d files are as old as forgotten ones and count as read", there.size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import uuid4
@@ -136,7 +136,7 @@ class FinishedLog(FinishedFiles):
                 self._write(part, table)
             if part.last <= self._last:
                 kept.append(part)
-        self._remove(set(listed) - set(kept))
+        self._journal.remove(part.name for part in set(listed) - set(kept))
         return kept
 
     def _merge(self) -> None:
@@ -150,7 +150,7 @@ class FinishedLog(FinishedFiles):
             whole = _Part(small[0].first, last.last, last.merged + 1)
             self._write(whole, self._read(small))
             self._parts[-_FILES_MERGED:] = [whole]
-            self._remove(small)
+            self._journal.remove(part.name for part in small)
 
     def _read(self, parts: list[_Part]) -> pa.Table:
         names = [part.name for part in parts]
@@ -164,9 +164,6 @@ class FinishedLog(FinishedFiles):
         with pa.ipc.new_file(content, _SCHEMA) as writer:
             writer.write_table(table)
         self._journal.write(part.name, content.getvalue().to_pybytes())
-
-    def _remove(self, parts: Iterable[_Part]) -> None:
-        self._journal.remove(part.name for part in parts)
 
 
 def _table_of(content: bytes) -> pa.Table:

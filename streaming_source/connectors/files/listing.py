@@ -56,7 +56,7 @@ class ListedFile(NamedTuple):
     @property
     def version(self) -> int:
         """Time and bytes as one number, which is another when the file was rewritten or appended to."""
-        return _version(self.modified_ms, self.size)
+        return self.modified_ms << _SIZE_BITS | self.size
 
     def at(self, version: int) -> ListedFile:
         """Return the file as it was in another version."""
@@ -362,26 +362,18 @@ def _path(root: str, directory: str) -> str:
     return posixpath.normpath(posixpath.join(root, directory)) if directory not in ("", ".") else root
 
 
-def _version(modified_ms: int, size: int) -> int:
-    return modified_ms << _SIZE_BITS | size
-
-
 def _is_there(path: str, file: ListedFile) -> bool:
     """Return whether a file of the local file system is there in this version."""
     try:
         now = os.stat(path)
     except FileNotFoundError:
         return False
-    return _version(now.st_mtime_ns // 1_000_000, now.st_size) == file.version
+    return (now.st_mtime_ns // 1_000_000, now.st_size) == (file.modified_ms, file.size)
 
 
 def _leads_up(path: str, directory: str) -> bool:
     """Return whether a directory of the local file system is a link to one above it."""
-    if not os.path.islink(path):
-        return False
-    target = os.path.realpath(path)
-    above = os.path.realpath(os.path.dirname(path))
-    leads_up = above == target or above.startswith(target.rstrip("/") + "/")
-    if leads_up:
+    target, above = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+    if leads_up := os.path.islink(path) and f"{above}/".startswith(f"{target.rstrip('/')}/"):
         _log.warning("%s is a link to a directory above it, %s: not followed", directory, target)
     return leads_up

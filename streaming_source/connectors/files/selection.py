@@ -212,8 +212,10 @@ def check_entries(paths: Iterable[str]) -> None:
             # Most paths have neither name anywhere.
             if folder in path and (parts := path.split("/")).count(folder):
                 raise _is_table("/".join(parts[: parts.index(folder)]), *kind)
-        if path.endswith(".metadata.json") and _is_iceberg(path):
-            raise _is_table(posixpath.dirname(posixpath.dirname(path)), *_ICEBERG)
+        if path.endswith(".metadata.json"):
+            directory, name = posixpath.split(path)
+            if posixpath.basename(directory) == "metadata" and _ICEBERG_METADATA.fullmatch(name):
+                raise _is_table(posixpath.dirname(directory), *_ICEBERG)
 
 
 def check_above(filesystem: fs.FileSystem, paths: Iterable[str]) -> None:
@@ -242,11 +244,6 @@ def _there(filesystem: fs.FileSystem, places: list[str] | fs.FileSelector) -> li
     except OSError as error:
         _log.debug("not looked at for a table: %s", error)
         return []
-
-
-def _is_iceberg(path: str) -> bool:
-    directory, name = posixpath.split(path)
-    return posixpath.basename(directory) == "metadata" and _ICEBERG_METADATA.fullmatch(name) is not None
 
 
 def _is_table(path: str, name: str, format_name: str) -> OptionError:

@@ -121,18 +121,10 @@ DEFAULT_CATALOG: Final = CatalogProperties()
 def load_table(catalog: CatalogProperties, name: str, known: Table | None = None) -> Table:
     """Load a table as it is now; `known` itself where the catalog has the same metadata of it.
 
-    O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots).
-
-    Raises
-    ------
-    PathNotFoundError
-        If the catalog has no such table.
-    OptionError
-        If the catalog cannot be opened with these properties.
-    StoreUnavailableError
-        If the catalog or the store of its metadata does not answer.
-    UnsupportedOperationError
-        If `pyiceberg` does not understand the table.
+    O(1) where nothing was committed and the catalog keeps a pointer to the metadata; else O(snapshots). A
+    `PathNotFoundError` if the catalog has no such table, an `OptionError` if it cannot be opened with these properties,
+    a `StoreUnavailableError` if it or the store of its metadata does not answer, an `UnsupportedOperationError` if
+    `pyiceberg` does not understand the table.
     """
     opened = _opened(catalog)
     from streaming_source.connectors.iceberg.manifest_files import with_checked_manifests

@@ -163,9 +163,8 @@ KAFKA_OPTIONS: Final = OptionSet(
             choice("error", "latest"),
             "What to do if no record is as late.",
             "error",
-            "error",
         ),
-        Option("bounded", boolean, "End at the offsets that are the latest ones at the start.", False, "false"),
+        Option("bounded", boolean, "End at the offsets that are the latest ones at the start.", False),
         Option("endingOffsets", text, "End there: `latest`, or JSON as above. Makes the source bounded."),
         Option("endingTimestamp", integer(0), "End before the first record at or after this time (ms since 1970)."),
         Option("endingOffsetsByTimestamp", text, "The same for each partition, as JSON. `endingTimestamp` wins."),
@@ -173,7 +172,6 @@ KAFKA_OPTIONS: Final = OptionSet(
             "valueFormat",
             choice("binary", "string", "json", "avro", "protobuf"),
             "What values are read as; `json`, `avro` and `protobuf` become a struct.",
-            "binary",
             "binary",
         ),
         Option(
@@ -196,7 +194,6 @@ KAFKA_OPTIONS: Final = OptionSet(
             text,
             "Settings of the registry's client, like `basic.auth.user.info`.",
             {},
-            "none",
             secret=SECRET_NAMES,
         ),
         Option(
@@ -206,15 +203,12 @@ KAFKA_OPTIONS: Final = OptionSet(
             None,
             "`<topic>-value`, if one topic is named",
         ),
-        Option(
-            "invalidValue", choice("fail", "null"), "What to do with a value that is not of its format.", "fail", "fail"
-        ),
+        Option("invalidValue", choice("fail", "null"), "What to do with a value that is not of its format.", "fail"),
         *OptionSet.of(KafkaConfig),
         Option(
             "groupIdPrefix",
             text,
             "How the name of the consumer group begins, for access control. No group is joined, nothing is committed.",
-            "spark-kafka-source",
             "spark-kafka-source",
         ),
         Option("maxOffsetsPerTrigger", integer(1), "Spark's name of `maxRowsPerTrigger`.", same_as="maxRowsPerTrigger"),

@@ -230,7 +230,8 @@ class Away:
         with self._lock:
             if self._since is None or self._clock() - self._since[0] < _SILENT_S:
                 return None
-            since, until = (_time_of_day(at) for at in (self._since[1], self._since[1] + self._patience_s))
+            times = (self._since[1], self._since[1] + self._patience_s)
+            since, until = (time.strftime("%H:%M:%S UTC", time.gmtime(at)) for at in times)
             text = (
                 f"no Kafka broker at {self._brokers} has answered since {since}{self._why}; if none does, the query "
                 f"fails at {until} (brokerTimeout), and goes on from its checkpoint when it is started again"
@@ -302,7 +303,3 @@ class Away:
 
 def _others(parts: Collection[Partition]) -> str:
     return f" (and so for {len(parts) - 1} more)" if len(parts) > 1 else ""
-
-
-def _time_of_day(seconds: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))

@@ -122,7 +122,8 @@ class SchemaRegistry:
         except ImportError as error:
             missing_package("valueFormat", error)
         settings = self._current()
-        numbers = {name: float(settings[name]) for name in _NUMBERS & settings.keys() if _is_number(settings[name])}
+        given = {name: settings[name].strip() for name in _NUMBERS & settings.keys()}
+        numbers = {name: float(text) for name, text in given.items() if re.fullmatch(r"\d+(\.\d*)?", text)}
         try:
             return SchemaRegistryClient({**settings, **numbers, "url": self.url})
         except (ValueError, TypeError, OSError) as error:
@@ -156,10 +157,6 @@ def missing_package(option: str, error: ImportError) -> NoReturn:
         f"option {option}: Avro and Protobuf values need packages that are not installed ({error}): "
         "pip install 'spark-watermark-alignment[kafka-schema]'"
     ) from None
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d*)?", text.strip()) is not None
 
 
 def _is_address(url: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from alignment.codec import Codec, Form, Wire
 from streaming_source.api import SourceSplit
@@ -59,12 +59,10 @@ class KafkaSplitSerializer(CodecSerializer[KafkaSplit]):
     codec = Codec(KafkaSplit, ("topic", "partition", "position", "begin", "stop", "incarnation"))
 
 
-def _numbers(partitions: Any) -> tuple[int, ...]:
-    found = range(partitions) if isinstance(partitions, int) else partitions
-    return tuple([int(number) for number in found])
-
-
-_NUMBERS: Final = Form(lambda found: len(found) if found == tuple(range(len(found))) else found, _numbers)
+_NUMBERS: Final = Form(
+    lambda found: len(found) if found == tuple(range(len(found))) else found,
+    lambda written: tuple(map(int, range(written) if isinstance(written, int) else written)),
+)
 """Numbers of partitions: their count if they are numbered without a gap from 0 on, else a list."""
 
 

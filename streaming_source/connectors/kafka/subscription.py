@@ -231,11 +231,12 @@ class Boundary:
 def _numbers(option: str, text: str, minimum: int) -> tuple[tuple[Partition, int], ...]:
     """Parse JSON like `{"orders": {"0": 23, "1": -2}, "payments": "earliest"}` into numbers by partition, sorted."""
     try:
-        numbers = {
-            Partition(topic, int(number)): value
-            for topic, given in json.loads(text).items()
-            for number, value in _by_number(given).items()
-        }
+        numbers = dict[Partition, Any]()
+        for topic, given in json.loads(text).items():
+            if isinstance(given, str) and given.lower() in _WORDS:
+                numbers[Partition(topic, _WHOLE_TOPIC)] = _WORDS[given.lower()]
+            else:
+                numbers.update((Partition(topic, int(number)), value) for number, value in given.items())
         if not numbers or not all(type(value) is int for value in numbers.values()):
             raise ValueError
     except (ValueError, TypeError, AttributeError):
@@ -247,8 +248,3 @@ def _numbers(option: str, text: str, minimum: int) -> tuple[tuple[Partition, int
         if not minimum <= number <= _MOST:
             raise OptionError(f"option {option}: {part} has {number}; must be at least {minimum}, and fit 64 bits")
     return tuple(sorted(numbers.items()))
-
-
-def _by_number(given: Any) -> Any:
-    is_word = isinstance(given, str) and given.lower() in _WORDS
-    return {_WHOLE_TOPIC: _WORDS[given.lower()]} if is_word else given

@@ -52,10 +52,6 @@ class _Indexed(NamedTuple):
         """True if all of its indexed records are in a state."""
         return self.position >= self.indexed_to
 
-    def unread_share(self, share: int) -> int:
-        """Return how many more of its records may be read ahead, of `share` in all."""
-        return max(share - sum(times.size for _, times in self.scanned), 0)
-
 
 class _Update(NamedTuple):
     """The next block of a split: an opaque block with `max_us`, or the event `times` of a block that was read.
@@ -238,7 +234,7 @@ class TimeIndex:
                 # The latest record may be newer than the ends.
                 end = max(ends[split_id], offset + 1)
                 updates.append(_Update(known, end, end - known.indexed_to, max_us, None))
-            elif rows := known.unread_share(share):
+            elif (rows := share - sum(times.size for _, times in known.scanned)) > 0:
                 to_read[split_id] = known, ends[split_id], min(rows, self.AT_ONCE)
         limits = {split_id: most for split_id, (_, _, most) in to_read.items()}
         read = self._scanner.times(

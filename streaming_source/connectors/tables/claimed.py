@@ -50,13 +50,9 @@ class ClaimedCommits:
     def take(self, commits: Sequence[Commit], files: pa.Table, *, again: bool = False) -> None:
         """Take commits, oldest first, and the `files` that they added as data, whose bounds are known.
 
-        Those that an earlier run has listed are taken `again`: it looked whose they are, by the claims before them.
-
-        Raises
-        ------
-        ClaimError
-            If a writer that is named has overwritten the table, an older version was restored after a claim, or
-            another writer adds rows there.
+        Those that an earlier run has listed are taken `again`: it looked whose they are, by the claims before them. A
+        `ClaimError` if a writer that is named has overwritten the table, an older version was restored after a claim,
+        or another writer adds rows there.
         """
         earliest: Mapping[int, int] = {}
         if not again:

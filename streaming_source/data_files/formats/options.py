@@ -65,7 +65,7 @@ def _more_options() -> list[Option]:
 
 FORMAT_OPTIONS: Final = OptionSet(
     [
-        Option("fileFormat", choice(*_NAMES), f"Format of the files: {', '.join(_NAMES)}.", "parquet", "parquet"),
+        Option("fileFormat", choice(*_NAMES), f"Format of the files: {', '.join(_NAMES)}.", "parquet"),
         Option(
             "dataSchema",
             _schema_of_ddl,

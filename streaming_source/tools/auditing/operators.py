@@ -37,13 +37,8 @@ _FILES: Final = 1_000
 def output_mode(checkpoint: Checkpoint, operator: Operator | None, given: str | None) -> tuple[str | None, bool]:
     """Return the output mode, and whether the state shows that it is complete or not.
 
-    The mode is as given or as the state shows it; None if it is append or update, or has no effect.
-
-    Raises
-    ------
-    OptionError
-        If `given` is no output mode, or another one than the state shows; or if it is needed, and the state does not
-        show it.
+    The mode is as given or as the state shows it; None if it is append or update, or has no effect. An `OptionError` if
+    `given` is no output mode, or another one than the state shows; or if it is needed, and the state does not show it.
     """
     if given is not None and given not in MODES:
         raise OptionError(f"mode = {given!r}: must be the query's output mode: {', '.join(MODES)}")
@@ -232,12 +227,8 @@ def first_operator(operators: Sequence[Operator], sources: int) -> Operator | No
 def rule_of(checkpoint: Checkpoint, operators: Sequence[Operator] | None, mode: str | None, window: str | None) -> Rule:
     """Return the rule of the first stateful operator. `window` describes its windows as the user gives them.
 
-    `mode` None is append or update. `operators` None is a checkpoint without state.
-
-    Raises
-    ------
-    OptionError
-        If it has windows and `window` is None.
+    `mode` None is append or update. `operators` None is a checkpoint without state. An `OptionError` if it has windows
+    and `window` is None.
     """
     sources = len(checkpoint.source_folders)
     if not operators:

@@ -158,10 +158,7 @@ def _checked(
 ) -> Check:
     """Compare the watermarks. Without a zone (`has_zone`) they must confirm how zone-less times were read.
 
-    Raises
-    ------
-    OptionError
-        If no row has a time, or the zone of times decides, is not given, and cannot be confirmed.
+    An `OptionError` if no row has a time, or the zone of times decides, is not given, and cannot be confirmed.
     """
     zoneless = next((one for one in sources if one.needs_zone), None)
     check = check_watermarks(checkpoint, latest_times(checkpoint, counted), delays_us, needs_zone=zoneless is not None)

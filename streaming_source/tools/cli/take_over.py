@@ -40,12 +40,8 @@ class CopiedCheckpoint:
 
     Of a stream that is joined with itself both sides are replaced: they are one source, whichever is named.
 
-    Raises
-    ------
-    OptionError
-        If there is no checkpoint, or the new place is not empty.
-    OffsetError
-        If Spark itself could not continue from the checkpoint.
+    An `OptionError` if there is no checkpoint, or the new place is not empty; an `OffsetError` if Spark itself could
+    not continue from the checkpoint.
     """
 
     def __init__(self, checkpoint: str, new_checkpoint: str, source: int) -> None:
@@ -228,24 +224,11 @@ def take_over_table(checkpoint: str, new_checkpoint: str, table: TableSource, *,
     Numbers of micro-batches, the query's id, its watermark and its state are kept, so that sinks recognise what they
     have. The old checkpoint is not changed. The query over an Iceberg table had neither branch nor tag.
 
-    Parameters
-    ----------
-    checkpoint, new_checkpoint
-        A path each, or a URI that `pyarrow.fs` knows; the new checkpoint must not exist yet.
-    table
-        The table, as the new query loads it: the checkpoint names only its id, or its snapshots.
-    source
-        Number of the query's source, counted from 0 as in its progress.
-
-    Raises
-    ------
-    OptionError
-        If there is no such checkpoint, the new one exists, or the table is another one or cannot be loaded.
-    OffsetError
-        If the checkpoint is of no query over Spark's source of that format, its last micro-batch was not committed, or
-        it is at a version that is not known any more.
-    UnsupportedOperationError
-        If more than 500 files of a version are unread: our offsets cannot hold the order in which Spark reads them.
+    `table` is as the new query loads it: the checkpoint names only its id, or its snapshots. The others are as of
+    `take_over`. Raises an `OptionError` if there is no such checkpoint, the new one exists, or the table is another one
+    or cannot be loaded; an `OffsetError` if the checkpoint is of no query over Spark's source of that format, its last
+    micro-batch was not committed, or it is at a version that is not known any more; and an `UnsupportedOperationError`
+    if more than 500 files of a version are unread: our offsets cannot hold the order in which Spark reads them.
     """
     copied = CopiedCheckpoint(checkpoint, new_checkpoint, source)
     if copied.is_read_again:

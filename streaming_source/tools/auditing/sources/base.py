@@ -61,12 +61,8 @@ def time_column(
 ) -> str:
     """Return the only timestamp column; of several, the one whose latest times explain the checkpoint's watermarks.
 
-    `latest_of` returns the latest time of a column in a micro-batch, in microseconds.
-
-    Raises
-    ------
-    OptionError
-        If there is no such column, or more than one explains the watermarks.
+    `latest_of` returns the latest time of a column in a micro-batch, in microseconds. An `OptionError` if there is no
+    such column, or more than one explains the watermarks.
     """
     names: list[str] = [field.name for field in schema if pa.types.is_timestamp(field.type)]
     if len(names) == 1:

@@ -48,14 +48,9 @@ _NS_A_MS: Final = 1_000_000
 class FilesSource(AuditedSource):
     """Files that Spark listed, each in one micro-batch. A split is a file.
 
-    Parameters
-    ----------
-    checkpoint, number
-        The query, and which of its sources this is.
-    moved_to
-        The directory in which the files are now; None if they were not moved.
-    options
-        Options of `aligned_files`, for formats that need them; Spark's `sourceArchiveDir`, if it archives read files.
+    `number` is which of the query's sources this is. The files are in the directory `moved_to` now; None if they were
+    not moved. `options` are those of `aligned_files`, for formats that need them, and Spark's `sourceArchiveDir`, if it
+    archives read files.
     """
 
     kind = "files"

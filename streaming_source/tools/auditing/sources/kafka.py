@@ -56,12 +56,8 @@ class KafkaTopics(AuditedSource):
     and `valueSchema` of `aligned_kafka`. Records that retention or compaction has taken are lost, by their offsets.
     Those of aborted transactions are lost too, unless the options say whether the query read them.
 
-    Parameters
-    ----------
-    checkpoint, number
-        The query, and which of its sources this is.
-    options
-        Options of `aligned_kafka`: `kafka.bootstrap.servers` and other client settings, which no checkpoint has.
+    `number` is which of the query's sources this is. `options` are those of `aligned_kafka`: `kafka.bootstrap.servers`
+    and other client settings, which no checkpoint has.
     """
 
     kind = "kafka"

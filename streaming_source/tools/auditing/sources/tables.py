@@ -37,12 +37,7 @@ class ListedFile(NamedTuple):
 class TableReads:
     """The files of a table in the order of Spark's own source.
 
-    Parameters
-    ----------
-    lister
-        The table.
-    reads_changes
-        Whether the query reads the files of a commit that removes rows; None if it is not known.
+    `reads_changes` is whether the query reads the files of a commit that removes rows; None if it is not known.
     """
 
     def __init__(self, lister: TableLister, *, reads_changes: bool | None) -> None:
@@ -119,24 +114,10 @@ class AuditedTable(AuditedSource):
 
     The query read the files of a snapshot or none, and then those that later commits added as data.
 
-    Parameters
-    ----------
-    checkpoint, number
-        The query, and which of its sources this is.
-    table
-        The table, as a source of ours loads it.
-    name
-        What the report calls it.
-    start
-        Where the query started; None if the checkpoint does not keep it: then it read the whole table as it was in its
-        first micro-batch.
-    reads_changes
-        Whether the query reads what commits that remove rows add; None if it is not known.
-
-    Raises
-    ------
-    OptionError
-        If it is another table, or has no such column.
+    `number` is which of the query's sources this is, `table` is as a source of ours loads it, and the report calls it
+    `name`. `start` is where the query started; None if the checkpoint does not keep it: then it read the whole table as
+    it was in its first micro-batch. `reads_changes` is as of `TableReads`. An `OptionError` if it is another table, or
+    has no such column.
     """
 
     def __init__(
