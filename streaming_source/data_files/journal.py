@@ -46,20 +46,10 @@ _WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
 
 
 class Journal:
-    """The entries of one folder.
+    """The entries of one `folder` in the directory `root`, by default the directory itself, which an `option` names.
 
-    Parameters
-    ----------
-    root, option
-        The directory, with what its file system is opened with, and the option that names it.
-    writers
-        Who must be able to write there, for errors.
-    mend
-        What to do about an entry that is damaged, for errors.
-    is_patient
-        Whether a call that the store does not answer is repeated.
-    folder
-        A folder in the directory; the directory itself by default.
+    Errors say who must be able to write there (`writers`), and what to do about a damaged entry (`mend`). If it
+    `is_patient`, a call that the store does not answer is repeated.
     """
 
     def __init__(

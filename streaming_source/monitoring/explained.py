@@ -220,15 +220,15 @@ def explain(query: Query, now_us: int | None = None) -> ExplainedQuery:
 
 def _before(history: Sequence[_Reports], state: QueryState) -> list[_Reports]:
     """Return what the checkpoint has from before the first progress, where that has late records already."""
-    first = next(iter(history), [])
-    known = sum(one.sequence for one in first if one is not None)
+    first: _Reports = next(iter(history), [])
     if not any(one is not None and one.explanation.late for one in first):
         return []
-    return [
-        batch.sources
-        for batch in state.batches()
-        if sum(one.sequence for one in batch.sources if one is not None) < known and len(batch.sources) == len(first)
-    ]
+    before = (batch.sources for batch in state.batches() if _sequence(batch.sources) < _sequence(first))
+    return [sources for sources in before if len(sources) == len(first)]
+
+
+def _sequence(reports: _Reports) -> int:
+    return sum(one.sequence for one in reports if one is not None)
 
 
 def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
@@ -336,9 +336,7 @@ def _newer(history: Sequence[_Reports], batch: MicroBatch | None) -> MicroBatch 
     """Return the micro-batch of the checkpoint, if the query has not reported it yet."""
     if batch is None or not any(batch.sources):
         return None
-    known = [one.sequence for reports in history[-1:] for one in reports if one is not None]
-    planned = [one.sequence for one in batch.sources if one is not None]
-    return batch if sum(planned) > sum(known) else None
+    return batch if _sequence(batch.sources) > sum(map(_sequence, history[-1:])) else None
 
 
 def _with(reports: _Reports, **known: Any) -> _Reports:

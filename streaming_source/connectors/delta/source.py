@@ -349,7 +349,14 @@ class DeltaSource(TableSource):
                 )
             return self.version_as_of
         if self.timestamp_as_of is not None:
-            return self._version_at("timestampAsOf", self.timestamp_as_of)
+            at_us = self._time_of("timestampAsOf", self.timestamp_as_of)
+            known = [version for version, at_ms in self._commit_times() if at_ms * 1000 <= at_us]
+            if not known:
+                raise OptionError(
+                    f"timestampAsOf = {self.timestamp_as_of}: {self.title} has no version as old as that; give a later "
+                    "time"
+                )
+            return known[-1]
         return None
 
     def _start(self, table: deltalake.DeltaTable) -> Start:
@@ -367,8 +374,7 @@ class DeltaSource(TableSource):
                 )
             return Start(self.starting_version - 1, has_snapshot=False)
         if self.starting_timestamp is not None:
-            first = self._first_version_from("startingTimestamp", self.starting_timestamp)
-            return Start(first - 1, has_snapshot=False)
+            return Start(self._first_version_from(self.starting_timestamp) - 1, has_snapshot=False)
         return Start(version)
 
     def _check_start(self, table: deltalake.DeltaTable) -> None:
@@ -384,20 +390,14 @@ class DeltaSource(TableSource):
             newest_ms = None if newest is None else newest.timestamp_ms
             if newest_ms is not None and newest_ms * 1000 < self._time_of("starting_timestamp", from_time):
                 # An earlier one may be later, where clocks go back.
-                self._first_version_from("startingTimestamp", from_time)
+                self._first_version_from(from_time)
 
     def _commit_times(self) -> list[tuple[int, int]]:
         """Versions whose commits are in the log, with their times in milliseconds, rising."""
         return self._log().times_ms(*self.root.open())
 
-    def _version_at(self, name: str, value: datetime | str) -> int:
-        at_us = self._time_of(name, value)
-        known = [version for version, at_ms in self._commit_times() if at_ms * 1000 <= at_us]
-        if not known:
-            raise OptionError(f"{name} = {value}: {self.title} has no version as old as that; give a later time")
-        return known[-1]
-
-    def _first_version_from(self, name: str, value: datetime | str) -> int:
+    def _first_version_from(self, value: datetime | str) -> int:
+        name = "startingTimestamp"
         from_us = self._time_of(name, value)
         times = self._commit_times()
         known = [version for version, at_ms in times if at_ms * 1000 >= from_us]

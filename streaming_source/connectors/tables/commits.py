@@ -163,16 +163,10 @@ class Broken:
 
 
 class Chain(Generic[CommitT]):
-    """The commits after one version up to another one, oldest first: all of them, or it is broken for a reason.
+    """The commits after one version up to another one, oldest first: all of them, or it is `broken` for a reason.
 
-    Commits can be had in two ways alone, and each says what becomes of a broken chain.
-
-    Parameters
-    ----------
-    commits
-        Those that are known, in order. In a broken chain others are missing before, between or after them.
-    broken
-        Why not all of them are known; None where the chain is whole.
+    Of a broken chain others are missing before, between or after the `commits` that are known. They can be had in two
+    ways alone, and each says what becomes of a broken chain.
     """
 
     def __init__(self, commits: Sequence[CommitT], broken: Broken | None = None) -> None:
@@ -223,19 +217,11 @@ class ChangeRules:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The commits after a version, as a stream reads them.
+    """The commits after a version to the version `last`, `count` of them, as a stream reads them.
 
-    Attributes
-    ----------
-    last
-        The last version of them.
-    files
-        Those that they added as data, as `LISTED`.
-    count
-        How many versions these are.
-    expiring_ms
-        By path: files that the table does not need any more, and until when they stay readable, in milliseconds of the
-        clock. A file that still waits is then read in time, or the user is warned.
+    `files` are those that they added as data, as `LISTED`. By path, `expiring_ms` has files that the table does not
+    need any more, and until when they stay readable, in milliseconds of the clock. A file that still waits is then read
+    in time, or the user is warned.
     """
 
     last: int

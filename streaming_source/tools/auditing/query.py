@@ -14,7 +14,7 @@ from streaming_source.tools.auditing.report import Audit
 from streaming_source.tools.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.tools.auditing.rule import NothingDropped, Rule, SessionWindows, Undecided
 from streaming_source.tools.auditing.sources import AuditedSource, SplitRead, source_of
-from streaming_source.tools.auditing.sources.base import EventTime
+from streaming_source.tools.auditing.sources.base import Asked, EventTime
 from streaming_source.tools.auditing.watermark_check import Check, check_watermarks, latest_times
 
 Progress = Callable[[int, int], object]
@@ -87,17 +87,10 @@ def audit(
     paths = _for_each(source, len(numbers), "source")
     zone, unit, pattern = (given.pop(name, None) for name in ("timeZone", "timestampUnit", "timePattern"))
     delays = frozenset(field.delay_us for field in first.event_times) if first is not None else frozenset()
-    sources = [
-        source_of(
-            found,
-            number,
-            EventTime(times[number], unit, zone, pattern, next(iter(delays)) if len(delays) == 1 else None),
-            path=paths[number],
-            options=given,
-            storage=storage,
-        )
-        for number in numbers
-    ]
+    delay_us = next(iter(delays)) if len(delays) == 1 else None
+    event_times = (EventTime(column, unit, zone, pattern, delay_us) for column in times)
+    parts = zip(numbers, event_times, paths, strict=True)
+    sources = [source_of(Asked(found, number, time, path, given, storage)) for number, time, path in parts]
     counted = list(_counted(found, sources, rule, progress))
     by_time = not isinstance(rule, Undecided | NothingDropped)
     check = _checked(found, sources, counted, delays, has_zone=zone is not None or not by_time)

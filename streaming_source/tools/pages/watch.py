@@ -48,10 +48,6 @@ class Snapshot:
     data: dict[str, Any]
     plain: str
 
-    def to_json(self) -> str:
-        """The data, in one line."""
-        return json.dumps(self.data, separators=(",", ":"))
-
 
 class CheckpointWatch:
     """The state of a checkpoint, read every `interval_s` seconds between `start` and `close`.
@@ -332,8 +328,8 @@ class _Request(BaseHTTPRequestHandler):
         while not watch.is_closed:
             snapshot = watch.wait(seen, _ALIVE_S)
             if snapshot is not None:
-                seen = snapshot.version
-                self._write(f"id: {seen}\nevent: state\ndata: {snapshot.to_json()}\n\n")
+                seen, data = snapshot.version, json.dumps(snapshot.data, separators=(",", ":"))
+                self._write(f"id: {seen}\nevent: state\ndata: {data}\n\n")
             elif not watch.is_closed:
                 self._write(f"event: alive\ndata: {watch.looked_at_ms}\n\n")
 

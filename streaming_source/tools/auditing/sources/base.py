@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from alignment.column_paths import top_level_column
 from alignment.time_texts import UTC
 from alignment.timestamps import NO_TIMESTAMP, FieldTimestampAssigner, TimestampAssigner
 from alignment.watermarks import MAX_WATERMARK, Int64Array
-from streaming_source.checkpoint.offset_log import CommittedBatch
+from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
+from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
 
 _TRIED: Final = 3
@@ -23,18 +25,9 @@ _TRIED: Final = 3
 class EventTime:
     """The place of event times in a record.
 
-    Parameters
-    ----------
-    column
-        Name, or dotted path into structs; None if it is still to be found.
-    unit
-        Unit of a column of numbers: `s`, `ms`, `us` or `ns`.
-    zone
-        Zone of times without one.
-    pattern
-        The part of a column of text that is the time, as `FieldTimestampAssigner` has it.
-    delay_us
-        Delay of `withWatermark`, if the checkpoint has it.
+    `column` is a name, or a dotted path into structs; None if it is still to be found. `unit` is that of a column of
+    numbers, `zone` that of times without one, `pattern` the part of a column of text that is the time, as
+    `FieldTimestampAssigner` has it. `delay_us` is the delay of `withWatermark`, if the checkpoint has it.
     """
 
     column: str | None = None
@@ -53,12 +46,27 @@ class EventTime:
         return self.zone or UTC
 
 
-def time_column(
-    schema: pa.Schema,
-    batches: Sequence[CommittedBatch],
-    time: EventTime,
-    latest_of: Callable[[str, CommittedBatch], int],
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A source of a query by its number there, and what the user gave for it."""
+
+    checkpoint: Checkpoint
+    number: int
+    event_time: EventTime
+    path: str | None
+    options: Mapping[str, str]
+    storage: StorageOptions
+
+
+def one_column(schema: pa.Schema, path: str, there: str) -> pa.Schema:
+    """Return the column at the top in which event times are; an `OptionError` if it is not `there`, as in the table."""
+    column = top_level_column(path, schema.names)
+    if column not in schema.names:
+        raise OptionError(f"time = {path!r}: {there} {', '.join(schema.names)}; name one of them")
+    return pa.schema([schema.field(column)])
+
+
+def time_column(asked: Asked, schema: pa.Schema, latest_of: Callable[[str, CommittedBatch], int]) -> str:
     """Return the only timestamp column; of several, the one whose latest times explain the checkpoint's watermarks.
 
     `latest_of` returns the latest time of a column in a micro-batch, in microseconds. An `OptionError` if there is no
@@ -72,10 +80,11 @@ def time_column(
             f"no column is of timestamps (there are {', '.join(schema.names)}); name the event time with --time, as in "
             "--time ts, and where it is a number its unit with -o timestampUnit=ms"
         )
+    batches, delay_us = asked.checkpoint.batches, asked.event_time.delay_us
     moved = [batch for batch in batches if batch.next_us is not None and batch.next_us > batch.watermark_us][:_TRIED]
-    if moved and time.delay_us is not None and len(moved[0].ends) == 1:
+    if moved and delay_us is not None and len(moved[0].ends) == 1:
         for batch in moved:
-            names = [name for name in names if latest_of(name, batch) // 1_000 * 1_000 - time.delay_us == batch.next_us]
+            names = [name for name in names if latest_of(name, batch) // 1_000 * 1_000 - delay_us == batch.next_us]
         if len(names) == 1:
             return names[0]
         names = names or [field.name for field in schema if pa.types.is_timestamp(field.type)]

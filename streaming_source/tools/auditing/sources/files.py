@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from alignment.column_paths import exact_path, top_level_column
+from alignment.column_paths import exact_path
 from alignment.timestamps import NO_TIMESTAMP, TimestampAssigner
-from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import CommittedBatch
 from streaming_source.checkpoint.source_offsets import LoggedFile, file_log, parse_file_offset, parsed
 from streaming_source.data_files.file import DataFile, FileRows, StoredFile
 from streaming_source.data_files.formats import FileFormat
@@ -26,12 +26,14 @@ from streaming_source.data_files.stores import NO_STORAGE_OPTIONS, Root, Storage
 from streaming_source.exceptions import DataLossError, OptionError
 from streaming_source.from_data import as_place
 from streaming_source.tools.auditing.sources.base import (
+    Asked,
     AuditedSource,
     EventTime,
     LostRows,
     SplitRead,
     TimeBlock,
     loaded,
+    one_column,
     time_column,
 )
 
@@ -39,6 +41,7 @@ _FORMATS: Final = {
     **dict.fromkeys(("parquet", "orc", "csv", "json"), None),
     **{"txt": "text", "text": "text", "log": "text", "jsonl": "json", "ndjson": "json"},
 }
+_LACK_IT: Final = "the files have no such column, they have"
 _COMPRESSED: Final = ("gz", "bz2", "zst", "lz4", "deflate", "snappy")
 _ALL: Final = sys.maxsize
 _ZONES: Final = ("UTC", "+01:00")
@@ -48,31 +51,23 @@ _NS_A_MS: Final = 1_000_000
 class FilesSource(AuditedSource):
     """Files that Spark listed, each in one micro-batch. A split is a file.
 
-    `number` is which of the query's sources this is. The files are in the directory `moved_to` now; None if they were
-    not moved. `options` are those of `aligned_files`, for formats that need them, and Spark's `sourceArchiveDir`, if it
-    archives read files.
+    The path is the directory in which the files are now, if they were moved. Options are those of `aligned_files`, for
+    formats that need them, and Spark's `sourceArchiveDir`, if it archives read files.
     """
 
     kind = "files"
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        number: int,
-        event_time: EventTime,
-        *,
-        moved_to: str | None = None,
-        options: Mapping[str, str],
-        storage: StorageOptions = NO_STORAGE_OPTIONS,
-    ) -> None:
-        self._number = number
+    def __init__(self, asked: Asked) -> None:
+        checkpoint, moved_to, options, event_time = asked.checkpoint, asked.path, asked.options, asked.event_time
+        self._number = asked.number
         last = checkpoint.batches[-1].ends if checkpoint.batches else checkpoint.purged_until or ()
-        self._logged = file_log(checkpoint.log, checkpoint.source_folders[number], _log_offset(last[number]))
+        folder = checkpoint.source_folders[self._number]
+        self._logged = file_log(checkpoint.log, folder, _log_offset(last[self._number]))
         uris = [one.uri for one in self._logged]
         self.root = _common_directory(uris)
         self.name = moved_to or unquote(self.root)
         archive = options.get("sourceArchiveDir")
-        self._files = StoredFiles(self.root, moved_to, archive, storage, [checkpoint.path])
+        self._files = StoredFiles(self.root, moved_to, archive, asked.storage, [checkpoint.path])
         # Copies have times of their own.
         self._has_times = moved_to is None and archive is None
         if self._files.is_remote:
@@ -85,12 +80,12 @@ class FilesSource(AuditedSource):
         self._drops_malformed = fmt.name in ("csv", "json") and chosen.get("mode") == "DROPMALFORMED"
         self._format, self.format_name = self._zoneless_format.in_zone(event_time.zone_name), fmt.name
         if event_time.column is None:
-            column = time_column(schema, checkpoint.batches, event_time, partial(self._latest_of, event_time.zone))
+            column = time_column(asked, schema, partial(self._latest_of, event_time.zone))
             event_time = replace(event_time, column=column)
         event_time = replace(event_time, column=exact_path(schema, str(event_time.column)))
         self._time, self.time = event_time, str(event_time.column)
         self._assigner = event_time.assigner()
-        self._schema = _column_of(schema, event_time)
+        self._schema = one_column(schema, self.time, _LACK_IT)
 
     def reads(self, batches: Sequence[CommittedBatch], purged_until: str | None) -> Iterator[SplitRead]:
         """Yield each file once."""
@@ -164,7 +159,7 @@ class FilesSource(AuditedSource):
             if _log_offset(batch.starts[self._number]) < one.entry <= _log_offset(batch.ends[self._number]):
                 file = self._files.at(one.uri)
                 columns = self._given_columns or self._format.schema_of(file)
-                schema = _column_of(columns, time)
+                schema = one_column(columns, column, _LACK_IT)
                 blocks = self._format.describe(file, schema, time.assigner(), "auto")
                 latest = max(latest, int(blocks.max_us.max(initial=NO_TIMESTAMP)))
         return latest
@@ -251,14 +246,6 @@ def _by_place(fmt: FileFormat, schema: pa.Schema) -> FileFormat:
 
     assert isinstance(fmt, CsvFormat)
     return replace(replace(fmt, header=False).with_columns(schema), header=fmt.header)
-
-
-def _column_of(schema: pa.Schema, time: EventTime) -> pa.Schema:
-    column = top_level_column(str(time.column), schema.names)
-    if column not in schema.names:
-        names = ", ".join(schema.names)
-        raise OptionError(f"time = {time.column!r}: the files have no such column, they have {names}; name one of them")
-    return pa.schema([schema.field(column)])
 
 
 def _log_offset(offset: str | None) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from alignment.column_paths import exact_path, top_level_column
 from alignment.watermarks import Int64Array
 from streaming_source.api import KeptClients, SplitsAddition
-from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import CommittedBatch
 from streaming_source.checkpoint.source_offsets import parse_kafka_offset, parsed
 from streaming_source.connectors.kafka import KafkaSource
 from streaming_source.connectors.kafka.admin import KafkaAdmin
@@ -24,14 +24,7 @@ from streaming_source.connectors.kafka.split import KafkaSplit
 from streaming_source.connectors.kafka.split_reader import KafkaSplitReader
 from streaming_source.connectors.kafka.subscription import EARLIEST, LATEST, Partition
 from streaming_source.exceptions import CheckpointError, OptionError
-from streaming_source.tools.auditing.sources.base import (
-    AuditedSource,
-    EventTime,
-    LostRows,
-    SplitRead,
-    TimeBlock,
-    loaded,
-)
+from streaming_source.tools.auditing.sources.base import Asked, AuditedSource, LostRows, SplitRead, TimeBlock, loaded
 
 _SERVERS: Final = "kafka.bootstrap.servers"
 _TIMESTAMP: Final = "timestamp"
@@ -56,15 +49,13 @@ class KafkaTopics(AuditedSource):
     and `valueSchema` of `aligned_kafka`. Records that retention or compaction has taken are lost, by their offsets.
     Those of aborted transactions are lost too, unless the options say whether the query read them.
 
-    `number` is which of the query's sources this is. `options` are those of `aligned_kafka`: `kafka.bootstrap.servers`
-    and other client settings, which no checkpoint has.
+    Options are those of `aligned_kafka`: `kafka.bootstrap.servers` and other client settings, which no checkpoint has.
     """
 
     kind = "kafka"
 
-    def __init__(
-        self, checkpoint: Checkpoint, number: int, event_time: EventTime, *, options: Mapping[str, str]
-    ) -> None:
+    def __init__(self, asked: Asked) -> None:
+        checkpoint, number, event_time, options = asked.checkpoint, asked.number, asked.event_time, asked.options
         self._checkpoint, self._number = checkpoint, number
         topics = sorted({part.topic for batch in checkpoint.batches for part in _offsets(batch.ends[number])})
         self.name = ", ".join(topics)

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from streaming_source.api.options import boolean
 from streaming_source.checkpoint.offset_log import RESTORE, Checkpoint
 from streaming_source.checkpoint.source_offsets import TableOffset, kind_of, table_offset
-from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import CheckpointError, OptionError
-from streaming_source.tools.auditing.sources.base import AuditedSource, EventTime
+from streaming_source.tools.auditing.sources.base import Asked, AuditedSource
 
 # What reads a source is imported for a query that has one: each needs an extra, and files none of them.
 
 
-@dataclass(frozen=True, slots=True)
-class _Audited:
-    """A source of a query, and what the user gave for it."""
-
-    checkpoint: Checkpoint
-    number: int
-    event_time: EventTime
-    path: str | None
-    options: Mapping[str, str]
-    storage: StorageOptions
-
-
-def source_of(
-    checkpoint: Checkpoint,
-    number: int,
-    event_time: EventTime,
-    *,
-    path: str | None,
-    options: Mapping[str, str],
-    storage: StorageOptions,
-) -> AuditedSource:
+def source_of(asked: Asked) -> AuditedSource:
     """Return the query's source of a number; raises a `CheckpointError` if it is of no kind that can be audited."""
+    checkpoint, number = asked.checkpoint, asked.number
     offset = _last_offset(checkpoint, number)
     kind = kind_of(offset)
     if kind == "ours":
@@ -52,7 +31,7 @@ def source_of(
         )
     opened, what = _KINDS[kind]
     try:
-        return opened(_Audited(checkpoint, number, event_time, path, options, storage))
+        return opened(asked)
     except ModuleNotFoundError as error:
         raise OptionError(
             f"source {number} reads {what}, and {error.name} is not installed; pip install "
@@ -60,21 +39,19 @@ def source_of(
         ) from None
 
 
-def _files(one: _Audited) -> AuditedSource:
+def _files(one: Asked) -> AuditedSource:
     from streaming_source.tools.auditing.sources.files import FilesSource
 
-    return FilesSource(
-        one.checkpoint, one.number, one.event_time, moved_to=one.path, options=one.options, storage=one.storage
-    )
+    return FilesSource(one)
 
 
-def _kafka(one: _Audited) -> AuditedSource:
+def _kafka(one: Asked) -> AuditedSource:
     from streaming_source.tools.auditing.sources.kafka import KafkaTopics
 
-    return KafkaTopics(one.checkpoint, one.number, one.event_time, options=one.options)
+    return KafkaTopics(one)
 
 
-def _delta(one: _Audited) -> AuditedSource:
+def _delta(one: Asked) -> AuditedSource:
     if one.path is None:
         raise OptionError(
             f"source {one.number} reads a Delta table, and the checkpoint keeps its id, not its path; give it with "
@@ -83,17 +60,10 @@ def _delta(one: _Audited) -> AuditedSource:
     from streaming_source.connectors.delta import DeltaSource
     from streaming_source.tools.auditing.sources.tables import AuditedTable
 
-    storage = one.storage.at(one.path).storage
+    table = DeltaSource(one.path, storage=one.storage.at(one.path).storage, time_zone=one.event_time.zone)
     version = one.options.get("startingVersion")
-    return AuditedTable(
-        one.checkpoint,
-        one.number,
-        one.event_time,
-        table=DeltaSource(one.path, storage=storage, time_zone=one.event_time.zone),
-        name=one.path,
-        start=None if version is None else TableOffset(int(version) - 1, None),
-        reads_changes=_reads_changes(one.options),
-    )
+    start = None if version is None else TableOffset(int(version) - 1, None)
+    return AuditedTable(one, table, start, reads_changes=_reads_changes(one.options))
 
 
 def _reads_changes(options: Mapping[str, str]) -> bool | None:
@@ -107,7 +77,7 @@ def _reads_changes(options: Mapping[str, str]) -> bool | None:
     return chosen == ["ignoreChanges"] if chosen else None
 
 
-def _iceberg(one: _Audited) -> AuditedSource:
+def _iceberg(one: Asked) -> AuditedSource:
     if one.path is None:
         raise OptionError(
             f"source {one.number} reads an Iceberg table, and the checkpoint keeps ids of its snapshots, not its name; "
@@ -123,19 +93,12 @@ def _iceberg(one: _Audited) -> AuditedSource:
     if start is None:
         raise CheckpointError(f"{one.checkpoint.path}/{written}, where the query started, is missing; {RESTORE}")
     given = {name[len("catalog.") :]: text for name, text in one.options.items() if name.startswith("catalog.")}
-    return AuditedTable(
-        one.checkpoint,
-        one.number,
-        one.event_time,
-        table=IcebergSource(one.path, catalog=properties_of(given)),
-        name=one.path,
-        start=table_offset("iceberg", start),
-        # It passes over snapshots that remove rows, or ends.
-        reads_changes=False,
-    )
+    table = IcebergSource(one.path, catalog=properties_of(given))
+    # It passes over snapshots that remove rows, or ends.
+    return AuditedTable(one, table, table_offset("iceberg", start), reads_changes=False)
 
 
-_KINDS: Final[Mapping[str | None, tuple[Callable[[_Audited], AuditedSource], str]]] = {
+_KINDS: Final[Mapping[str | None, tuple[Callable[[Asked], AuditedSource], str]]] = {
     "files": (_files, "files"),
     "kafka": (_kafka, "Kafka"),
     "delta": (_delta, "a Delta table"),

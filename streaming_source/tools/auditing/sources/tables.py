@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from alignment.column_paths import exact_path, top_level_column
+from alignment.column_paths import exact_path
 from alignment.timestamps import NO_TIMESTAMP
-from streaming_source.checkpoint.offset_log import Checkpoint, CommittedBatch
+from streaming_source.checkpoint.offset_log import CommittedBatch
 from streaming_source.checkpoint.source_offsets import TableOffset, table_offset
 from streaming_source.connectors.tables.commits import Broken, Chain, Commit, CommitKind
 from streaming_source.connectors.tables.files import FILES, LISTED, TableFile
@@ -22,7 +22,15 @@ from streaming_source.connectors.tables.source import TableSource
 from streaming_source.data_files.file import FileRows, StoredFile
 from streaming_source.data_files.formats import ParquetFormat
 from streaming_source.exceptions import DataLossError, OptionError, UnsupportedOperationError
-from streaming_source.tools.auditing.sources.base import AuditedSource, EventTime, SplitRead, TimeBlock, time_column
+from streaming_source.tools.auditing.sources.base import (
+    Asked,
+    AuditedSource,
+    EventTime,
+    SplitRead,
+    TimeBlock,
+    one_column,
+    time_column,
+)
 from streaming_source.tools.auditing.sources.files import file_blocks
 
 
@@ -114,37 +122,26 @@ class AuditedTable(AuditedSource):
 
     The query read the files of a snapshot or none, and then those that later commits added as data.
 
-    `number` is which of the query's sources this is, `table` is as a source of ours loads it, and the report calls it
-    `name`. `start` is where the query started; None if the checkpoint does not keep it: then it read the whole table as
-    it was in its first micro-batch. `reads_changes` is as of `TableReads`. An `OptionError` if it is another table, or
-    has no such column.
+    `table` is as a source of ours loads it. `start` is where the query started; None if the checkpoint does not keep
+    it: then it read the whole table as it was in its first micro-batch. `reads_changes` is as of `TableReads`. An
+    `OptionError` if it is another table, or has no such column.
     """
 
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        number: int,
-        event_time: EventTime,
-        *,
-        table: TableSource,
-        name: str,
-        start: TableOffset | None,
-        reads_changes: bool | None,
+        self, asked: Asked, table: TableSource, start: TableOffset | None, *, reads_changes: bool | None
     ) -> None:
-        self.kind, self.name = table.name.removeprefix("aligned_"), name
-        self._number, self._table, self._start, self._reads_changes = number, table, start, reads_changes
+        self.kind, self.name = table.name.removeprefix("aligned_"), str(asked.path)
+        self._number, self._table, self._start, self._reads_changes = asked.number, table, start, reads_changes
         self._format, self._files, self._notes = ParquetFormat(), table.open_files(), list[str]()
         self.format_name = self._format.name
         self._all_columns = table.schema()
-        column = event_time.column
-        if column is None:
-            latest_of = partial(self._latest_of, event_time)
-            column = time_column(self._all_columns, checkpoint.batches, event_time, latest_of)
+        event_time = asked.event_time
+        column = event_time.column or time_column(asked, self._all_columns, partial(self._latest_of, event_time))
         self._set_time(replace(event_time, column=exact_path(self._all_columns, column)))
-        known = [found for batch in checkpoint.batches if (found := self._at(batch.ends)) is not None]
+        known = [found for batch in asked.checkpoint.batches if (found := self._at(batch.ends)) is not None]
         if known and known[0].table_id not in (None, self._lister.table_id):
             raise OptionError(
-                f"source = {name!r} is the table {self._lister.table_id}, and the query read the table "
+                f"source = {self.name!r} is the table {self._lister.table_id}, and the query read the table "
                 f"{known[0].table_id}; give the path of that one"
             )
 
@@ -164,11 +161,7 @@ class AuditedTable(AuditedSource):
 
     def _set_time(self, time: EventTime) -> None:
         self.time = str(time.column)
-        top = top_level_column(self.time, self._all_columns.names)
-        if top not in self._all_columns.names:
-            names = ", ".join(self._all_columns.names)
-            raise OptionError(f"time = {time.column!r}: the table has no such column, it has {names}; name one of them")
-        self._schema = pa.schema([self._all_columns.field(top)])
+        self._schema = one_column(self._all_columns, self.time, "the table has no such column, it has")
         self._assigner = time.assigner()
         self._lister = self._table.open_lister(self._schema, self._assigner)
         self._order = TableReads(self._lister, reads_changes=self._reads_changes)
