@@ -49,12 +49,12 @@ _REFUSED_TEXT: Final = re.compile(
 )
 _NO_BUCKET_TEXT: Final = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|ContainerNotFound|bucket does not exist", re.I)
 _OPTIONS: Final = "the options storage.*"
-_SHOWN: Final = 400
-_LOOKED_AT: Final = 4_000
 _CHANGED_OF_FILES: Final = (
     "it was appended to or rewritten. Let writers rename complete files into place; set ignoreChangedFiles = true to "
     "go on"
 )
+_SHOWN: Final = 400
+_LOOKED_AT: Final = 4_000
 """Characters of an answer of a store or its client that are used."""
 
 

@@ -207,7 +207,12 @@ def from_json(version: int, content: bytes) -> dict[str, Any]:
 def _write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
     folder, name = posixpath.split(path)
     if files.type_name == "local":
-        _write_for_its_user(folder, name, content)
+        # Its user alone may read it, and no link is followed in its place.
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        written = posixpath.join(folder, f"_{name}")
+        with open(written, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as file:
+            file.write(content)
+        os.replace(written, path)
         return
     files.create_dir(folder, recursive=True)
     at_once = files.type_name.removeprefix("py::") in _WRITES_WHOLE_FILES
@@ -220,15 +225,6 @@ def _write_whole(files: fs.FileSystem, path: str, content: bytes) -> None:
         # Not every file system moves one file over another.
         files.delete_file(path)
     files.move(written, path)
-
-
-def _write_for_its_user(folder: str, name: str, content: bytes) -> None:
-    """Write a local file that its user alone may read, and follow no link in its place."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    written = posixpath.join(folder, f"_{name}")
-    with open(written, "wb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as stream:
-        stream.write(content)
-    os.replace(written, posixpath.join(folder, name))
 
 
 def _each(call: Callable[[str], T], names: Iterable[str]) -> list[tuple[str, T]]:
