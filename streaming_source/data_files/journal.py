@@ -48,7 +48,7 @@ _WRITES_WHOLE_FILES: Final = ("s3", "gcs", "abfs")
 class Journal:
     """The entries of one `folder` in the directory `root`, by default the directory itself, which an `option` names.
 
-    Errors say who must be able to write there (`writers`), and what to do about a damaged entry (`mend`). If it
+    Errors have who must be able to write there (`writers`), and what to do about a damaged entry (`mend`). If it
     `is_patient`, a call that the store does not answer is repeated.
     """
 

@@ -152,19 +152,19 @@ class FileSplitReader(SplitReader[SplitT], Generic[SplitT]):
 
     def _rows(self, unread: FileRows) -> Generator[RecordBlock]:
         """Yield the rows. After an error of the store that is retried, reading goes on after the last row."""
-        rows = self._format.read_rows(unread, self._schema)
+        rows, start = self._format.read_rows(unread, self._schema), unread.start
 
         def next_block() -> RecordBlock | None:
             nonlocal rows
             try:
                 return next(rows, None)
             except BaseException:
-                again = replace(unread, file=replace(unread.file, opening=None))
+                again = replace(unread, start=start, file=replace(unread.file, opening=None))
                 rows = self._format.read_rows(again, self._schema)
                 raise
 
         while (block := self._retries.run(next_block)) is not None:
-            unread = replace(unread, start=block.next_position or unread.start)
+            start = block.next_position or start
             yield block
 
 
@@ -180,7 +180,7 @@ class FileEmitter(BlockEmitter[SplitT], Generic[SplitT]):
     """Emits blocks of files, and names the file, the record, and what is written there, where a time cannot be read."""
 
     def __init__(self, config: ReadingConfig, assigner: TimestampAssigner | None) -> None:
-        self._format = config.zoned_format
+        self._config = config
         self._columns = (assigner and assigner.columns) or ()
 
     def emit_record(self, element: RecordBlock, output: SourceOutput, split_state: SplitState[SplitT]) -> None:
@@ -193,7 +193,8 @@ class FileEmitter(BlockEmitter[SplitT], Generic[SplitT]):
             row = error.position - part.position + part.start
             paths = [fields_on_path(element.file.own(element.batch.schema), name) for name in self._columns]
             rows = FileRows(replace(element.file, opening=None), row, row + 1, part.seek_point)
-            what, fix = self._format.unread(rows, {path[0].name: path[-1].type for path in paths if path})
+            of_format = self._config.zoned_format
+            what, fix = of_format.unread(rows, {path[0].name: path[-1].type for path in paths if path})
             raise InvalidTimestampError(f"{part.file.path}, record {row}{what}: {error}{fix}") from None
 
 

@@ -123,8 +123,7 @@ def end_by_notes(notes: Sequence[PlannerNote]) -> QueryEnd | None:
     if not notes or any(note.runs for note in notes):
         return None
     last = max(notes, key=lambda note: note.at_us)
-    cut_off = any(note.was_cut_off for note in notes)
-    return QueryEnd(None, last.at_us, pid=last.pid, is_gone=False, was_cut_off=cut_off)
+    return QueryEnd(None, last.at_us, pid=last.pid, is_gone=False, was_cut_off=any(note.was_cut_off for note in notes))
 
 
 def _is_gone(checkpoint: str | None) -> bool | None:

@@ -95,8 +95,7 @@ class AlignmentListener(StreamingQueryListener):
 
         It has what `streaming-source report` shows, and the rows read and in state, which no checkpoint has.
         """
-        title = f"Watermarks of {query.name or query.id}"
-        page = html_report(self.history(query), explain(query), title)
+        page = html_report(self.history(query), explain(query), f"Watermarks of {query.name or query.id}")
         Path(path).write_text(page, encoding="utf-8")
 
     def collect(self) -> Iterable[Metric]:

@@ -28,6 +28,7 @@ from streaming_source.connectors.files.split import (
     Remembered,
 )
 from streaming_source.data_files.file import FileBlocks
+from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import DataLossError, MalformedDataError, OffsetError
 
@@ -378,7 +379,7 @@ def test_two_parts_with_the_same_entries_that_kills_have_left_are_read_once(
 ) -> None:
     """One kill before merged parts are removed, another one before the part is that was cut at an older offset."""
     monkeypatch.setattr(f"{FinishedLog.__module__}._FILES_MERGED", 2)
-    monkeypatch.setattr(FinishedLog, "_remove", lambda self, parts: None)
+    monkeypatch.setattr(Journal, "remove", lambda self, names: None)
     logged = log(tmp_path)
     states = [logged.save(sequence, [file_of(sequence, 0)] if sequence else [], None, 0) for sequence in range(5)]
     assert held(log(tmp_path, states[2])) == 2

@@ -255,8 +255,7 @@ class GeneratorSplitEnumerator(
     def add_reader(self, subtask_id: int) -> None:
         if self.checkpoint is None:
             share = range(subtask_id, self.generator.splits, self.context.current_parallelism())
-            splits = [GeneratedSplit(number) for number in share]
-            self.context.assign_splits(SplitsAssignment({subtask_id: splits}))
+            self.context.assign_splits(SplitsAssignment({subtask_id: [GeneratedSplit(number) for number in share]}))
         self.context.signal_no_more_splits(subtask_id)
 
     def handle_split_request(self, subtask_id: int, requester_hostname: str | None = None) -> None:

@@ -69,8 +69,7 @@ class Actions:
         """Return what they do to the rows of earlier versions."""
         if any(remove.get("dataChange", True) for remove in self.removes):
             return CommitKind.OVERWRITE if self.new_files else CommitKind.DELETE
-        rewrites = (self.adds or self.removes) and not self.new_files
-        return CommitKind.REWRITE if rewrites else CommitKind.APPEND
+        return CommitKind.REWRITE if (self.adds or self.removes) and not self.new_files else CommitKind.APPEND
 
 
 def log_path(root: str, version: int) -> str:
@@ -344,5 +343,4 @@ def check_features(title: str, version: int, reader_version: int, features: Coll
 
 def check_protocol(title: str, version: int, action: Mapping[str, Any]) -> None:
     """Do so of a `protocol` action of the log."""
-    features = map(str, action.get("readerFeatures") or ())
-    check_features(title, version, action.get("minReaderVersion") or 1, [*features])
+    check_features(title, version, action.get("minReaderVersion") or 1, [*map(str, action.get("readerFeatures") or ())])

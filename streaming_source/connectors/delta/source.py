@@ -59,8 +59,6 @@ _FOREIGN: Final = {
     "endingTimestamp": "a stream has no end; read the table in batches with timestampAsOf",
 }
 
-_SKIPPING: Final = {CommitKind.DELETE: "ignoreDeletes", CommitKind.OVERWRITE: "skipChangeCommits"}
-
 
 def _first_line(error: DeltaError) -> str:
     """Behind the first line comes a trace of where `deltalake` has it from."""
@@ -230,9 +228,8 @@ class DeltaSource(TableSource):
 
     @property
     def _change_rules(self) -> ChangeRules:
-        skipped = {CommitKind.DELETE: self.ignore_deletes or self.skip_change_commits}
-        skipped[CommitKind.OVERWRITE] = self.skip_change_commits
-        return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))
+        deletes = self.ignore_deletes or self.skip_change_commits
+        return ChangeRules(("ignoreDeletes", deletes), ("skipChangeCommits", self.skip_change_commits))
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> DeltaLister:
         filesystem, root = self.root.open()

@@ -77,10 +77,8 @@ class DirectoryDiscovery:
 
     def find_new(self, lister: Lister) -> FoundInDirectories:
         """Return the files that were not found before, described. Called by one thread at a time."""
-        listed = set()
-        new: list[ListedFile] = []
-        empty: list[str] = []
-        changed: list[ChangedFile] = []
+        listed, new = set(), list[ListedFile]()
+        empty, changed = list[str](), list[ChangedFile]()
         for directory in lister.list_changed():
             split_id, files = directory.path or ".", directory.files
             if directory.is_empty and directory.path and not (split_id in self._seen or split_id in self.finished):
@@ -528,15 +526,12 @@ class DirectoryEnumerator(SupportsScan[FileSplit], FileSplitEnumerator):
             log.files.append(LoggedFile(file, position, blocks))
             position = log.files[-1].end
         last = log.locate(end.position) if log.files else None
-        as_planned = (
-            last is not None
-            and last.name == end.file
-            and self._is_end(last, end)
-            and (start.row is None or start.file in ("", log.files[0].name))
-        )
-        return log if as_planned and log.covers(start.position, end.position) else None
-
-    def _is_end(self, last: LoggedFile, end: FileSplit) -> bool:
-        if end.row is not None:
-            return end.position == last.position + end.row
-        return end.position == last.end or (self._config.ignore_changed_files and end.position < last.end)
+        if (
+            last is None
+            or last.name != end.file
+            or (start.row is not None and start.file not in ("", log.files[0].name))
+        ):
+            return None
+        stop = last.end if end.row is None else last.position + end.row
+        has_more = end.row is None and self._config.ignore_changed_files and end.position < stop
+        return log if (end.position == stop or has_more) and log.covers(start.position, end.position) else None

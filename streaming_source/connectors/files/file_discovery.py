@@ -240,8 +240,7 @@ class FileDiscovery:
             known = np.append(read, self.finished.marks_of(self.in_work))
             finished = np.concatenate([read, *self._find_forgotten(lister, MarkSet(known.tobytes()))])
         there = np.concatenate([NO_MARKS, *(marks for _, marks in self._listed(lister, FoundFiles()))])
-        gone = np.setdiff1d(finished["path"], there["path"])
-        return MarkSet(finished.tobytes()), gone.size
+        return MarkSet(finished.tobytes()), np.setdiff1d(finished["path"], there["path"]).size
 
     def _find_forgotten(self, lister: Lister, known: MarkSet) -> tuple[Marks, Marks]:
         """Return the finished files that were forgotten: those that are there, and those that are gone.

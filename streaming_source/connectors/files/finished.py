@@ -179,8 +179,7 @@ class RecentFiles(FinishedFiles):
 
     def add(self, file: ListedFile) -> None:
         mark = self.marks_of([file])
-        last = MarkSet(b"".join(marks for _, marks in self._last))
-        if last.match(mark) != Known.SAME:
+        if MarkSet(b"".join(marks for _, marks in self._last)).match(mark) != Known.SAME:
             self._add(order_key(file, self._order), mark.tobytes())
 
     def save(

@@ -49,8 +49,6 @@ _log = log_of(__name__)
 class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile, FileSplit, FilesCheckpoint]):
     """Opens file after file in the order of the source.
 
-    Notes
-    -----
     In the order of event times the horizon is the earliest event time of the files that wait. In the order of names or
     modification times it follows from what the user declares: it is the latest event time in the files that were
     opened, less the out-of-orderness.
@@ -365,8 +363,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
 
     def _reopen(self, split: FileSplit) -> tuple[ListedFile, FileBlocks]:
         self._check_selected(split)
-        info = self._filesystem.get_file_info(self._path(split.path))
-        if info.type is fs.FileType.NotFound:
+        if self._filesystem.get_file_info(self._path(split.path)).type is fs.FileType.NotFound:
             self._config.skip(self._gone(split))
             return self._file_of(split), NO_BLOCKS
         return super()._reopen(split)

@@ -121,8 +121,7 @@ class GivenColumns:
         self._has_metadata = with_metadata and METADATA.name in schema.names
         self._in_names = in_names
         self._same = _SameNames(case_sensitive)
-        scheme = uri.partition("://")[0]
-        self._prefix = "file:" if filesystem.type_name == "local" else f"{scheme}://"
+        self._prefix = "file:" if filesystem.type_name == "local" else f"{uri.partition('://')[0]}://"
         # Files of one directory come one after another.
         self._of_directory = lru_cache(maxsize=256)(self._parsed)
 

@@ -163,8 +163,7 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
         return schema
 
     def create_enumerator(self, context: SplitEnumeratorContext[FileSplit]) -> FileSplitEnumerator:
-        layout = self._layout()
-        new = FilesCheckpoint(split_by=layout, order=self.file_order, by_name=self.file_name_only)
+        new = FilesCheckpoint(split_by=self._layout(), order=self.file_order, by_name=self.file_name_only)
         return self.restore_enumerator(context, new)
 
     def restore_enumerator(

@@ -243,8 +243,7 @@ class IcebergLister:
     def _inherits(self, snapshot: Snapshot) -> bool:
         """Return whether a snapshot has files that others added: a request of the store."""
         own = (snapshot.snapshot_id, None)
-        manifests = self._manifests(snapshot)
-        return any(one.added_snapshot_id not in own or one.has_existing_files() for one in manifests)
+        return any(one.added_snapshot_id not in own or one.has_existing_files() for one in self._manifests(snapshot))
 
     def _added_by(self, snapshot: Snapshot) -> pa.Table:
         number = snapshot.snapshot_id

@@ -22,7 +22,7 @@ from streaming_source.connectors.iceberg.catalog import (
     properties_of,
 )
 from streaming_source.connectors.iceberg.chain import ancestry, is_first, rolled_back
-from streaming_source.connectors.tables.commits import ChangeRules, Commit, CommitKind, NewestMicroBatches, gone_with
+from streaming_source.connectors.tables.commits import ChangeRules, Commit, NewestMicroBatches, gone_with
 from streaming_source.connectors.tables.lister import BEFORE_ALL, Start
 from streaming_source.connectors.tables.source import LIMIT, TableSource, table_options
 from streaming_source.data_files.stores import StorageOptions
@@ -60,11 +60,6 @@ _FOREIGN: Final = {
     "locality": _SPLITS,
     "vectorization-enabled": "rows are read as Arrow batches in any case; leave it out",
     "batch-size": "rows are read as Arrow batches in any case; leave it out",
-}
-
-_SKIPPING: Final = {
-    CommitKind.DELETE: "streaming-skip-delete-snapshots",
-    CommitKind.OVERWRITE: "streaming-skip-overwrite-snapshots",
 }
 
 _CATALOG_OPTION: Final = Option(
@@ -189,8 +184,7 @@ class IcebergSource(TableSource):
 
     def files_came(self) -> dict[str, int]:
         table = self._load()
-        snapshot = self._batch_snapshot(table)
-        entries = table.inspect.entries(snapshot)
+        entries = table.inspect.entries(self._batch_snapshot(table))
         numbers = entries["sequence_number"].to_pylist()
         return {
             file["file_path"]: number for file, number in zip(entries["data_file"].to_pylist(), numbers, strict=True)
@@ -218,8 +212,10 @@ class IcebergSource(TableSource):
 
     @property
     def _change_rules(self) -> ChangeRules:
-        skipped = {CommitKind.DELETE: self.skip_delete_snapshots, CommitKind.OVERWRITE: self.skip_overwrite_snapshots}
-        return ChangeRules(_SKIPPING, frozenset(kind for kind, is_skipped in skipped.items() if is_skipped))
+        return ChangeRules(
+            deletes=("streaming-skip-delete-snapshots", self.skip_delete_snapshots),
+            overwrites=("streaming-skip-overwrite-snapshots", self.skip_overwrite_snapshots),
+        )
 
     def open_lister(self, schema: pa.Schema, assigner: TimestampAssigner) -> IcebergLister:
         from streaming_source.connectors.iceberg.lister import IcebergLister
@@ -274,8 +270,7 @@ class IcebergSource(TableSource):
                 )
             return self.snapshot_id
         if self.as_of_timestamp is not None:
-            at_ms = self._millis("as-of-timestamp", self.as_of_timestamp)
-            found = table.snapshot_as_of_timestamp(at_ms)
+            found = table.snapshot_as_of_timestamp(self._millis("as-of-timestamp", self.as_of_timestamp))
             if found is None:
                 raise OptionError(
                     f"as-of-timestamp = {self.as_of_timestamp}: {self.title} has no snapshot as old as that; give a "

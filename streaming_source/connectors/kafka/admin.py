@@ -198,8 +198,7 @@ class KafkaAdmin:
         client = self._connected()
         names = list(subscription.topics)
         if subscription.kind == "subscribePattern":
-            listed = client.list_topics(timeout=self._request_s).topics
-            names = sorted({*known, *filter(subscription.matches, listed)})
+            names = sorted({*known, *filter(subscription.matches, client.list_topics(timeout=self._request_s).topics)})
         if not names:
             return []
         found, refused = list[KnownTopic](), list[str]()

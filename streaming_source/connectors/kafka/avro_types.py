@@ -185,8 +185,7 @@ def _array(one: AvroType) -> AvroType:
         return None if value is None else [one.pack(item) for item in value]
 
     def convert(array: pa.Array) -> pa.Array:
-        children = [one.convert(array.values)]
-        return pa.Array.from_buffers(column, len(array), array.buffers()[:2], children=children)
+        return pa.Array.from_buffers(column, len(array), array.buffers()[:2], children=[one.convert(array.values)])
 
     return AvroType(pa.list_(one.stored), column, convert, pack if one.pack else None)
 
@@ -201,8 +200,7 @@ def _map(one: AvroType) -> AvroType:
         return [(key, one.pack(item)) for key, item in value.items()]
 
     def convert(array: pa.Array) -> pa.Array:
-        children = [array.keys, one.convert(array.items)]
-        entries = pa.Array.from_buffers(entry, len(array.keys), [None], children=children)
+        entries = pa.Array.from_buffers(entry, len(array.keys), [None], children=[array.keys, one.convert(array.items)])
         return pa.Array.from_buffers(column, len(array), array.buffers()[:2], children=[entries])
 
     return AvroType(pa.map_(pa.string(), one.stored), column, convert, pack)

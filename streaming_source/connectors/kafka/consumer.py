@@ -37,8 +37,7 @@ class PartitionConsumer:
             try:
                 self._taken = self._clients.take(self._key, lambda: Consumer(self._current.for_consumer()))
             except KafkaException as error:
-                failed = self._current.error("creating a consumer", error)
-                raise failed from None
+                raise self._current.error("creating a consumer", error) from None
         return self._taken
 
     def offset_at(self, part: Partition, at: int) -> int | None:

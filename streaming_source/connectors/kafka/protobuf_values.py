@@ -121,8 +121,7 @@ def _fields_in(message: Any, inside: tuple[str, ...] = (), known: dict[str, int]
     if message.full_name not in known and message.full_name not in inside and len(inside) < _MOST_DEPTH:
         inside = (*inside, message.full_name)
         within = [field.message_type for field in message.fields if field.message_type is not None]
-        found = len(message.fields) + sum(_fields_in(one, inside, known) for one in within)
-        known[message.full_name] = found
+        known[message.full_name] = len(message.fields) + sum(_fields_in(one, inside, known) for one in within)
     elif len(inside) == _MOST_DEPTH:
         return _MOST_FIELDS + 1
     return known.get(message.full_name, 0)

@@ -56,28 +56,15 @@ class CommitKind(Enum):
 class Commit:
     """One version of a table, by what it did to the version before.
 
-    Attributes
-    ----------
-    version
-        Its number: Delta's version, Iceberg's snapshot id.
-    title
-        The table and the version in messages, with what its writer did: `Delta table /t, version 4 (WRITE)`.
-    kind
-        What it does to rows.
-    micro_batches
-        The micro-batches that wrote it: none of a batch or of another engine, several where its writer named several.
-        A micro-batch without rows may be committed too.
-    made_ms
-        When it was made, in milliseconds since 1970; None where that is not asked.
-    restores
-        Whether it makes the table what it was in an older version: no claim outlasts that.
-    overwrites
-        Whether its writer says that it overwrites the table, also where there were no rows: its next one will.
-    files
-        Lists the files that it added as data, as `LISTED`, in the order in which Spark's own source reads them; none
-        of a rewrite. May do I/O, and raises a `DataLossError` where the list is gone. O(its files).
-    expiring_ms
-        Lists the files that it removed by path, and until when each can be read, in milliseconds since 1970.
+    `title` is the table and the version in messages, with what its writer did: `Delta table /t, version 4 (WRITE)`. It
+    has no `micro_batches` if a batch or another engine wrote it, and several where its writer named several; one
+    without rows may be committed too. If it `restores` an older version, no claim outlasts it. If it `overwrites`, its
+    writer says so, also where there were no rows: its next one will. `made_ms`, in milliseconds since 1970, is None
+    where that is not asked.
+
+    `files` lists those that it added as data, as `LISTED`, in the order in which Spark's own source reads them, none of
+    a rewrite: it may do I/O, raises a `DataLossError` where the list is gone, and is O(its files). `expiring_ms` lists
+    the files that it removed by path, and until when each can be read.
     """
 
     version: int
@@ -193,25 +180,22 @@ _DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ChangeRules:
-    """Rules for commits that remove rows: those of the kinds `skipped` are passed over with their files.
+    """Rules for commits that remove rows: by kind the option with which they are passed over, and whether it is set."""
 
-    `options` names the option that a user sets to skip a kind.
-    """
-
-    options: Mapping[CommitKind, str]
-    skipped: frozenset[CommitKind] = frozenset()
+    deletes: tuple[str, bool]
+    overwrites: tuple[str, bool]
 
     def has_data(self, commit: Commit) -> bool:
         """Return whether a stream reads the files of a commit; a `MalformedDataError` if it can do neither."""
         if commit.kind in (CommitKind.APPEND, CommitKind.REWRITE):
             return commit.is_data
-        if commit.kind in self.skipped:
+        option, is_set = self.deletes if commit.kind is CommitKind.DELETE else self.overwrites
+        if is_set:
             _log.info("%s is skipped: it %s", commit.title, _DONE[commit.kind])
             return False
         raise MalformedDataError(
-            f"{commit.title}, {_DONE[commit.kind]}, and a stream has them already. Set {self.options[commit.kind]} = "
-            "true to go on without such commits and all that they add, or use a new checkpointLocation to read the "
-            "table as it is now"
+            f"{commit.title}, {_DONE[commit.kind]}, and a stream has them already. Set {option} = true to go on "
+            "without such commits and all that they add, or use a new checkpointLocation to read the table as it is now"
         )
 
 

@@ -55,23 +55,11 @@ class Deletes(NamedTuple):
 class TableFile:
     """A file of a table, as its metadata have it. A row of `FILES` is one, with its values as arguments.
 
-    Attributes
-    ----------
-    path
-        As the table writes it. With the version it names the file for good: offsets have both.
-    version
-        Of the snapshot for its files, else of the commit that added the file.
-    size
-        In bytes.
-    low_us, high_us
-        No valid event time in the file is before or after these, in microseconds; they need not be reached.
-        `MAX_WATERMARK` and `NO_TIMESTAMP` where no record has a valid one. Both are None where the metadata lack them:
-        then the file's own footer is read.
-    partition
-        The values of its partition.
-    deletes
-        Where it is known which of its rows are deleted; None if none are. The offset has both as long as the file is
-        read.
+    `path` is as the table writes it, and `version` that of the snapshot for its files, else of the commit that added
+    the file: they name it for good, and offsets have both. No valid event time in it is before `low_us` or after
+    `high_us`, which need not be reached: `MAX_WATERMARK` and `NO_TIMESTAMP` where no record has a valid one, None where
+    the metadata lack them and the file's own footer is read. `deletes` is where its deleted rows are known; None if it
+    has none. An offset has that and `partition` as long as the file is read.
     """
 
     path: str

@@ -153,12 +153,8 @@ class TableLister(Protocol):
         watermark must not pass a commit that was not looked at. Called again and again, about once a second: where
         nothing is new it takes a request of the store, and no more.
 
-        Raises
-        ------
-        SchemaError
-            If a commit changes the columns so that what the query reads is not there any more.
-        UnsupportedOperationError
-            If a commit needs a reader that knows more.
+        A `SchemaError` if a commit changes the columns so that what the query reads is not there any more, an
+        `UnsupportedOperationError` if one needs a reader that knows more.
         """
 
     def data_file(self, file: TableFile) -> DataFile:

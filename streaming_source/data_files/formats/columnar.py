@@ -211,7 +211,7 @@ class _ParquetFile(ColumnarFile):
         )
         self._size = stream.size()
         self._footer = self._file.metadata
-        super().__init__(file.path, "parquet", self._as_in_spark(self._file.schema_arrow))
+        super().__init__(file.file.path, "parquet", self._as_in_spark(self._file.schema_arrow))
         counts = [self._footer.row_group(group).num_rows for group in range(self._footer.num_row_groups)]
         if min(counts, default=0) < 0 or sum(counts) != self._footer.num_rows:
             shown = ", ".join(map(str, counts[:10])) + (", ..." if len(counts) > 10 else "")

@@ -60,8 +60,7 @@ def _how_to_start_again(reports: Sequence[Explanation]) -> str:
     mend = "Mend what the error names, and start" if error and not end.was_killed else "Start"
     again = "it goes on after the last micro-batch that was committed, and loses nothing"
     text = f"{mend} the query again with the same checkpointLocation: {again}."
-    is_concurrent = any(words in error for words in _CONCURRENT)
-    if is_concurrent or end.other_pid is not None:
+    if any(words in error for words in _CONCURRENT) or end.other_pid is not None:
         text = (
             "Do not start this one again: another query goes on with the same checkpoint, and one of two fails or is "
             "stopped. If both are wanted give each a checkpointLocation of its own."

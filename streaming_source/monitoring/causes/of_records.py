@@ -67,8 +67,7 @@ def _silence(reports: Sequence[Explanation]) -> Iterator[Advice]:
 
 
 def _because(explanation: Explanation, why: str) -> str:
-    idle = becomes_idle(explanation, explanation.holders[0], never=_NEVER_IDLE)
-    return because(explanation, why, idle)
+    return because(explanation, why, becomes_idle(explanation, explanation.holders[0], never=_NEVER_IDLE))
 
 
 def _has_none(explanation: Explanation) -> bool:
@@ -339,8 +338,7 @@ def _dated(reports: Sequence[Explanation], split: SplitExplanation) -> str:
     first = next((a for a, b in pairwise(known) if a.watermark < b.watermark == split.watermark), None)
     behind = min((one.position for one in known if one.watermark == split.watermark), default=split.position)
     between = f"before position {behind}" if first is None else f"from position {first.position} to {behind}"
-    when = moment(split.watermark)
-    return f"Among the records of split {split.split_id!r} {between} one is dated {when} or later"
+    return f"Among the records of split {split.split_id!r} {between} one is dated {moment(split.watermark)} or later"
 
 
 def _leap(last: Explanation) -> str:

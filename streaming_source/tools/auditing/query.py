@@ -13,8 +13,8 @@ from streaming_source.tools.auditing.operators import check_gap, first_operator,
 from streaming_source.tools.auditing.report import Audit
 from streaming_source.tools.auditing.result import AuditedQuery, SourceSummary
 from streaming_source.tools.auditing.rule import NothingDropped, Rule, SessionWindows, Undecided
-from streaming_source.tools.auditing.sources import AuditedSource, SplitRead, source_of
-from streaming_source.tools.auditing.sources.base import Asked, EventTime
+from streaming_source.tools.auditing.sources.base import Asked, AuditedSource, EventTime, SplitRead
+from streaming_source.tools.auditing.sources.kinds import source_of
 from streaming_source.tools.auditing.watermark_check import Check, check_watermarks, latest_times
 
 Progress = Callable[[int, int], object]
@@ -183,12 +183,8 @@ def _refuted(check: Check, dropped: int, *, is_ordered: bool) -> str:
 def _notes(check: Check, query: AuditedQuery) -> Iterator[str]:
     if check.note is not None:
         yield check.note
-    if (
-        check.unchecked is not None
-        and query.operator is not None
-        and query.undecided is None
-        and len(query.sources) > 1
-    ):
+    is_counted = query.operator is not None and query.undecided is None
+    if check.unchecked is not None and is_counted and len(query.sources) > 1:
         yield f"Whether the event times are those of the query could not be checked: {check.unchecked}."
 
 

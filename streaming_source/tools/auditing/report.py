@@ -66,8 +66,7 @@ def _sentences(audit: Counts) -> Iterator[str]:
     yield from _gone(audit)
     yield from _carriers(audit)
     if audit.query.downstream:
-        names = ", then ".join(audit.query.downstream)
-        yield f"What the operators after it drop of its results is unknown: {names}."
+        yield f"What the operators after it drop of its results is unknown: {', then '.join(audit.query.downstream)}."
     yield from audit.notes
 
 
@@ -161,8 +160,7 @@ def _unknown_by(audit: Counts, name: str) -> dict[tuple[int, str], int]:
 
 
 def _purged(audit: Counts) -> int:
-    before = audit.reads.filter(audit.reads["batch"].is_null())
-    return sum(before["unknown"].to_pylist())
+    return sum(audit.reads.filter(audit.reads["batch"].is_null())["unknown"].to_pylist())
 
 
 def _lost(audit: Counts) -> int:

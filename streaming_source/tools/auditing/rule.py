@@ -124,10 +124,7 @@ class Windows(Rule):
     def parse(cls, text: str) -> Self:
         """Parse a size, optionally with a slide and a start: `1 hour`, `1 hour, 15 minutes, 5 minutes`.
 
-        Raises
-        ------
-        OptionError
-            If that is no such text, or the slide is longer than the size.
+        An `OptionError` if that is no such text, or the slide is longer than the size.
         """
         parts = [part.strip() for part in text.split(",")]
         if len(parts) > 3:

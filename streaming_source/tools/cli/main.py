@@ -212,8 +212,7 @@ def report_on_query(
         instead = f"run streaming-source {'explain, or report on that one' if explained.late_of else 'audit'}"
         known = " ".join(str(explained).split()).removesuffix(".")
         raise CheckpointError(f"{checkpoint}: there is nothing to draw: {known}; {instead}")
-    page = html_report(history, explained, f"Watermarks: {checkpoint}")
-    output.write_text(page, encoding="utf-8")
+    output.write_text(html_report(history, explained, f"Watermarks: {checkpoint}"), encoding="utf-8")
     typer.echo(f"{output} is written: open it in a browser")
 
 

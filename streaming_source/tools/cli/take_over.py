@@ -121,8 +121,7 @@ class CopiedCheckpoint:
         offset = logged.offsets[self._source]
         if offset is not None:
             watermark_us = max(logged.watermark_us, self._old.next_watermark_us(number) or 0)
-            ours = encode(sequence, offset, watermark_us // 1_000)
-            text = json.dumps(ours, separators=(",", ":"))
+            text = json.dumps(encode(sequence, offset, watermark_us // 1_000), separators=(",", ":"))
             for side in (place for place, folder in enumerate(self._folders) if folder == self.folder):
                 logged = logged.with_offset(side, text)
         return str(logged)

@@ -181,8 +181,7 @@ class _Offsets:
         table, nulls = piece.offsets(columns)
         self.nulls += nulls
         for group in table.group_by(["topic", "partition"]).aggregate([("offset", "list")]).to_pylist():
-            offsets = np.sort(np.array(group["offset_list"], np.int64))
-            for low, high, rows in _runs(offsets):
+            for low, high, rows in _runs(np.sort(np.array(group["offset_list"], np.int64))):
                 self._add(str(group["topic"]), int(group["partition"]), low, high, rows)
 
     def _add(self, topic: str, partition: int, low: int, high: int, rows: int) -> None:

@@ -96,8 +96,7 @@ def _of_delta(path: str, columns: Columns) -> Iterator[Piece]:
     schema = table.table_schema()
     _check_columns(path, schema.names, columns)
     # Event times are not looked at.
-    lister = table.open_lister(schema, RecordTimestampAssigner())
-    yield from _of_table(lister, table.open_files(), schema, columns)
+    yield from _of_table(table.open_lister(schema, RecordTimestampAssigner()), table.open_files(), schema, columns)
 
 
 def _of_iceberg(table: Table, columns: Columns) -> Iterator[Piece]:
@@ -185,12 +184,7 @@ def _of_parquet(path: str, columns: Columns) -> Iterator[Piece]:
             of_group = part.metadata.row_group(group.id)
             chunks = [of_group.column(places[name]) for name in columns if name in places and name not in given]
             nulls = [chunk.statistics.null_count if chunk.is_stats_set else None for chunk in chunks]
-            read = partial(_read, part, found.schema)
-            yield _piece(read, group.num_rows, bounds, nulls)
-
-
-def _read(part: ds.Fragment, schema: pa.Schema, names: list[str]) -> pa.Table:
-    return part.to_table(schema=schema, columns=names)
+            yield _piece(partial(part.to_table, found.schema), group.num_rows, bounds, nulls)
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------

@@ -102,8 +102,7 @@ def _source(
 
     def largest(column: pa.ChunkedArray) -> list[int | None]:
         values = _column(column)
-        peaks = np.maximum.reduceat(values, starts) if len(ends) else values
-        return _nullable(peaks)
+        return _nullable(np.maximum.reduceat(values, starts) if len(ends) else values)
 
     numbers: _Ints = chosen["batch"].to_numpy()
     drawn, cells = _splits(splits, numbers)

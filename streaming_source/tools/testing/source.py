@@ -272,8 +272,7 @@ class _ScriptedSplitReader(SplitReader[RecordSplit]):
         while stop > first and script.records[stop - 1].arrival_us > now_us:
             stop -= 1
         is_last = stop == len(script.records) and script.end_us is not None and script.end_us <= now_us
-        waits = any(before == stop > first for before, _ in script.aborts)
-        return stop, is_last and not waits
+        return stop, is_last and not any(before == stop > first for before, _ in script.aborts)
 
     def _block(self, split_id: str, first: int, stop: int) -> RecordBlock:
         records = self._source.scripts[split_id].records[first:stop]

@@ -158,8 +158,7 @@ class FilesSource(AuditedSource):
         for one in self._logged:
             if _log_offset(batch.starts[self._number]) < one.entry <= _log_offset(batch.ends[self._number]):
                 file = self._files.at(one.uri)
-                columns = self._given_columns or self._format.schema_of(file)
-                schema = one_column(columns, column, _LACK_IT)
+                schema = one_column(self._given_columns or self._format.schema_of(file), column, _LACK_IT)
                 blocks = self._format.describe(file, schema, time.assigner(), "auto")
                 latest = max(latest, int(blocks.max_us.max(initial=NO_TIMESTAMP)))
         return latest
@@ -196,8 +195,7 @@ class StoredFiles:
 
     def check_unchanged(self, one: LoggedFile) -> None:
         """Raise a `DataLossError` if a file was modified since the query listed it; some stores keep no such times."""
-        file = self.at(one.uri)
-        info = self._filesystem.get_file_info(file.path)
+        info = self._filesystem.get_file_info(self.at(one.uri).path)
         if not one.modified_ms or not info.is_file or info.mtime_ns is None:
             return
         # Some stores have whole seconds.

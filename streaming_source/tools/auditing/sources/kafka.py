@@ -166,8 +166,7 @@ class KafkaTopics(AuditedSource):
         )
         offsets, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         try:
-            split = KafkaSplit(part.topic, part.number, start, start, stop)
-            reader.handle_splits_changes(SplitsAddition((split,)))
+            reader.handle_splits_changes(SplitsAddition((KafkaSplit(part.topic, part.number, start, start, stop),)))
             is_finished = start >= stop
             while not is_finished:
                 fetched = reader.fetch()
