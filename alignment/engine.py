@@ -105,7 +105,9 @@ class Engine:
         self.last_plan: MicroBatchPlan | None = None
         self._record = record
         self._pending: MicroBatchPlan | None = None
+        # Both are of the state since the last event, plan or commit.
         self._explained: Explanation | None = None
+        self._to_load: tuple[int | None, list[tuple[str, int, int]]] | None = None
         self._reactive = reactive
         self._generators = generators
         self.idle_clock = IdleClock(idle_timeout_us, counts_runs=counts_runs)
@@ -301,7 +303,7 @@ class Engine:
         self._settle()
         if self._record is not None:
             self._record(events.Planned(now_us, max_rows, min_rows, waits_until_us))
-        self._explained, self._changed = None, False
+        self._explained, self._to_load, self._changed = None, None, False
         self._max_rows, self._min_rows = max_rows, min_rows
         holds_rows = min_rows is not None and now_us < waits_until_us and self._waits_for_rows(min_rows)
         self.reads_at_us = waits_until_us if holds_rows else MAX_WATERMARK
@@ -328,9 +330,14 @@ class Engine:
         return awaits_scan(*self._given(max_rows))
 
     def times_to_load(self, max_rows: int | None) -> list[tuple[str, int, int]]:
-        """Return `(split_id, first, end)` of the blocks that the next plan will probably load. O(n log m)."""
+        """Return `(split_id, first, end)` of the blocks that the next plan will probably load.
+
+        O(n log m) once after each event, plan or commit, else O(1).
+        """
         self._settle()
-        return times_to_load(*self._given(max_rows))
+        if self._to_load is None or self._to_load[0] != max_rows:
+            self._to_load = max_rows, times_to_load(*self._given(max_rows))
+        return self._to_load[1]
 
     def status_after(self, plan: MicroBatchPlan) -> SplitStatus:
         """Return what the source itself is after the last plan: active, idle or finished. O(n).
@@ -575,7 +582,7 @@ class Engine:
             assert self._reactive.splits.split_ids() <= set(table.split_ids), (table.split_ids, "knows others")
 
     def _note(self, entry: events.Event | events.PlanCommitted) -> None:
-        self._explained = None
+        self._explained = self._to_load = None
         if self._record is not None:
             self._record(entry)
 

@@ -75,3 +75,14 @@ def test_of_splits_of_which_one_is_in_work_already_none_is_assigned(split_ids: t
     assert "b" not in engine.index
     engine.apply(SplitsAssigned(("b",), (0,), (0,), 0))
     assert engine.plan(0).after.split_ids == ("a", "b")
+
+
+def test_the_blocks_to_load_ahead_are_those_of_the_state_as_it_is() -> None:
+    engine = with_one_split()
+    for first in (0, 10):
+        engine.apply(BlocksIndexed("a", np.array([10]), np.array([first]), np.array([first + 9])))
+        assert engine.times_to_load(first + 4) == [("a", first, first + 10)]
+        assert engine.times_to_load(first + 10) == [], "all of them fit"
+    assert engine.times_to_load(4) == [("a", 0, 10)]
+    engine.commit(engine.plan(0, 4))
+    assert engine.times_to_load(4) == [], "the plan has loaded it"

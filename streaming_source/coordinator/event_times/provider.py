@@ -57,7 +57,8 @@ class EventTimeProvider(ABC, Generic[SplitT]):
 
         def load_valid(split_id: str, start: int, stop: int) -> Int64Array:
             times = self.event_times(split_id, start, stop)
-            return times if earliest_us == NO_TIMESTAMP else np.where(times < earliest_us, NO_TIMESTAMP, times)
+            has_earlier = times.min(initial=earliest_us) < earliest_us
+            return np.where(times < earliest_us, NO_TIMESTAMP, times) if has_earlier else times
 
         load: EventTimeLoader = load_valid
         locate = self.first_later
