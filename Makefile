@@ -69,7 +69,9 @@ java:
 $(CLASSES): $(STAMP) tests/class_archives.py tests/forked_planners.py tests/spark_home.py | java
 	@echo "==> archiving the classes of Spark and Kafka, and making a home of Spark: their processes start faster"
 	@# Meanwhile Python compiles what the tests import: each of their workers would do so on its own.
-	@$(PYTHON) -m pytest tests --collect-only --quiet -n 0 >/dev/null 2>&1 & $(PYTHON) -W ignore -m tests.class_archives && wait
+	@$(PYTHON) -m pytest tests --collect-only --quiet -n 0 >/dev/null 2>&1 & \
+	$(PYTHON) -W ignore -m tests.class_archives kafka & kafka=$$!; \
+	$(PYTHON) -W ignore -m tests.class_archives spark && wait $$kafka && wait
 	@touch $@
 
 demo: $(STAMP) java ## run the demo

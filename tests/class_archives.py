@@ -1,6 +1,6 @@
 """Archives of the classes that Spark and Kafka load: a JVM that has one starts with a third less work.
 
-The tests start some twenty. `python -m tests.class_archives` writes the archives into the environment, once.
+The tests start some twenty. `python -m tests.class_archives NAME` writes one into the environment, once.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def java_options() -> str:
     return f"{_FOR_SHORT_RUNS} '-XX:SharedArchiveFile={_SPARK}'" if _SPARK.exists() else _FOR_SHORT_RUNS
 
 
-def main() -> None:
-    """Let a driver run a windowed query, and a broker take some records, and keep the classes that they loaded."""
-    # An archive is for the class path of one home.
-    make_spark_home()
-    use_spark_home()
-    for archive, run in ((_SPARK, _run_spark), (KAFKA, _run_kafka)):
-        archive.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            written = Path(folder) / archive.name
-            os.environ["JAVA_TOOL_OPTIONS"] = f"{_FOR_SHORT_RUNS} -XX:ArchiveClassesAtExit={written}"
-            run(Path(folder))
-            if written.exists():
-                shutil.move(written, archive)
+def main(name: str) -> None:
+    """Let a driver run a windowed query, or a broker take some records, and keep the classes that it loaded."""
+    archive, run = {"spark": (_SPARK, _run_spark), "kafka": (KAFKA, _run_kafka)}[name]
+    archive.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / archive.name
+        os.environ["JAVA_TOOL_OPTIONS"] = f"{_FOR_SHORT_RUNS} -XX:ArchiveClassesAtExit={written}"
+        run(Path(folder))
+        if written.exists():
+            shutil.move(written, archive)
 
 
 def _run_spark(folder: Path) -> None:
+    # An archive is for the class path of one home.
+    make_spark_home()
+    use_spark_home()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -84,4 +84,4 @@ def _run_kafka(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

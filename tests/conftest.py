@@ -22,6 +22,7 @@ from hypothesis import settings
 from tests.class_archives import java_options
 from tests.forked_planners import PLACE
 from tests.kafka.artifacts import SPARK_CONNECTOR, ArtifactsMissingError
+from tests.nightly import is_nightly
 from tests.spark_home import FILE_MANAGER, use_spark_home
 from tests.wide import is_wide
 
@@ -108,6 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
         if is_wide(item.nodeid):
             item.add_marker("wide")
+        if is_nightly(item.nodeid):
+            item.add_marker("soak")
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             if item.get_closest_marker("timeout") is None:

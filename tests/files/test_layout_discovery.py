@@ -655,6 +655,18 @@ def test_a_query_that_runs_for_long_keeps_no_name_of_a_file_that_was_cleaned(
     run.close()
 
 
+def test_of_a_directory_the_file_that_is_read_to_its_end_leaves_although_no_other_comes(tmp_path: Path) -> None:
+    write(tmp_path / "log" / "000.parquet", [0])
+    run = SourceHarness(FileSource(str(tmp_path), "directory", clean_source="delete"), strategy(), clock=FakeClock())
+    run.run()
+    for number in range(1, 4):
+        write(tmp_path / "other" / f"{number:03d}.parquet", [number])
+        look_again(run)
+        run.run()
+    assert not list((tmp_path / "log").iterdir())
+    run.close()
+
+
 @pytest.mark.parametrize(("clean_source", "order"), each_once(["off", "delete"], ["eventTime", "name"]))
 def test_a_query_over_finite_files_keeps_no_mark_of_one_that_was_forgotten_and_has_left(
     order: Any, clean_source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests import nightly, wide
 from tests.project.house import ROOT
 from tests.rooms import ROOMS
-from tests.wide import NAMES
 
 shares = pytest.importorskip("tests.shares", reason="needs pytest-xdist")
 
@@ -125,10 +129,31 @@ def test_what_a_worker_held_that_crashed_is_run_by_another(tmp_path: Path) -> No
     assert sorted([lost, *run.go().order]) == list(range(len(run.tests)))
 
 
-def test_each_name_of_what_is_wide_is_that_of_a_test() -> None:
-    for name in NAMES:
+def test_each_name_of_what_is_wide_or_left_to_the_night_is_that_of_a_test() -> None:
+    for name in wide.NAMES | nightly.NAMES:
         module, _, test = name.partition("::")
-        first = test.partition("::")[0]
+        first = re.split(r"::|\[", test)[0]
         assert (ROOT / module).is_file(), name
         text = (ROOT / module).read_text(encoding="utf-8")
         assert any(begin in text for begin in (f"def {first}(", f"class {first}", f"{first} = ")) or not test, name
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.frozensets(st.integers(0, 9)), max_size=12),
+    st.data(),
+    st.integers(1, 3),
+)
+def test_each_branch_is_taken_as_often_by_what_stays_and_nothing_stays_for_nothing(
+    branches: dict[str, frozenset[object]], data: st.DataObject, times: int
+) -> None:
+    kept = data.draw(st.frozensets(st.sampled_from(sorted(branches) or [""])))
+    seconds = dict(zip(branches, range(1, 99), strict=False))
+    found = nightly.chosen(branches, seconds, kept, times)
+    assert not found & kept
+    stays = Counter(branch for test in (found | kept) & branches.keys() for branch in branches[test])
+    there = Counter(branch for taken in branches.values() for branch in taken)
+    assert all(stays[branch] >= min(times, count) for branch, count in there.items())
+    # The one that was chosen last was needed: without it some branch is taken too seldom.
+    assert not found or any(
+        any(stays[branch] - 1 < min(times, there[branch]) for branch in branches[test]) for test in found
+    )
