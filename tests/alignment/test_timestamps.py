@@ -15,6 +15,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from alignment.column_paths import column_at
+from alignment.arrow_times import to_microseconds
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import (
     NO_TIMESTAMP,
@@ -557,3 +558,17 @@ def test_a_unit_beside_an_assigner_and_one_that_does_not_exist_are_refused() -> 
 def test_a_function_is_taken_to_read_every_column_unless_it_says_which() -> None:
     assert CallableTimestampAssigner(lambda batch, source: source).columns is None
     assert CallableTimestampAssigner(lambda batch, source: source, reads=("a.b",)).columns == ("a.b",)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("us")], ids=str)
+def test_of_a_time_that_was_there_twice_the_first_is_meant_and_one_that_was_left_out_is_later(kind: pa.DataType) -> None:
+    texts = pa.array(["2024-10-27 02:30:00", "2024-03-31 02:30:00"])
+    found, valid = to_microseconds(texts.cast(kind), None, "Europe/Berlin")
+    assert valid.all()
+    assert found.tolist() == [1_729_989_000_000_000, 1_711_848_600_000_000]
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64(), pa.string()], ids=str)
+def test_a_date_begins_at_midnight_of_the_zone_in_whatever_type_it_is(kind: pa.DataType) -> None:
+    found, _ = to_microseconds(pa.array(["2024-01-02"]).cast(kind), None, "Asia/Tokyo")
+    assert found.tolist() == [1_704_121_200_000_000]

@@ -15,7 +15,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from alignment.exceptions import InvalidTimestampError
 from streaming_source.connectors.files import CsvFormat, FileSource, JsonFormat
-from streaming_source.data_files.formats.text_times import time_pattern
+from streaming_source.data_files.formats.text_times import WrittenTimes, time_pattern
 from streaming_source.exceptions import MalformedDataError, OptionError
 from tests.spark.reading import micros, read_all
 
@@ -244,3 +244,9 @@ def test_times_without_a_zone_may_be_in_iso_8601_beside_a_pattern(tmp_path: Path
     options = {"fileFormat": "csv", "timestampFormat": "dd.MM.yyyy HH:mm", "dataSchema": columns}
     read = read_all(tmp_path, eventTimeColumn="t", timeZone="UTC", **options)
     assert read["v"].cast(pa.int64()).to_pylist() == micros(read) == [1_704_450_000_000_000] * 2
+
+
+def test_a_date_in_a_pattern_is_the_same_day_in_each_zone() -> None:
+    for zone in ("Asia/Tokyo", "UTC", "America/New_York"):
+        written = WrittenTimes(of_dates=time_pattern("dd/MM/yyyy"), zone=zone)
+        assert written.read(pa.array(["02/01/2024"]), pa.date32()).to_pylist() == [datetime(2024, 1, 2).date()]

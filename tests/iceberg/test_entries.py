@@ -43,3 +43,17 @@ def test_entries_are_those_of_pyiceberg(tmp_path: Path, version: str) -> None:
     done.run()
     append(table, [9 * SECOND], part="q", n=2.0)
     assert times(later(done))[-2:] == [3 * SECOND, 9 * SECOND]
+
+
+def test_files_whose_manifests_a_later_append_merges_are_read_once(tmp_path: Path) -> None:
+    merges = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    table = create(tmp_path, properties=merges)
+    append(table, [SECOND])
+    done = harness(tmp_path)
+    done.run()
+    for second in (2, 3, 4):
+        append(table, [second * SECOND])
+    snapshot = table.refresh().current_snapshot()
+    assert snapshot is not None
+    assert any(manifest.has_existing_files() for manifest in snapshot.manifests(table.io))
+    assert times(later(done)) == [second * SECOND for second in (1, 2, 3, 4)]
