@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from alignment.column_paths import column_at
 from alignment.arrow_times import to_microseconds
+from alignment.column_paths import column_at
 from alignment.exceptions import InvalidArgumentError
 from alignment.timestamps import (
     NO_TIMESTAMP,
@@ -561,7 +561,7 @@ def test_a_function_is_taken_to_read_every_column_unless_it_says_which() -> None
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.timestamp("us")], ids=str)
-def test_of_a_time_that_was_there_twice_the_first_is_meant_and_one_that_was_left_out_is_later(kind: pa.DataType) -> None:
+def test_a_time_that_was_there_twice_is_the_first_and_one_that_was_left_out_is_later(kind: pa.DataType) -> None:
     texts = pa.array(["2024-10-27 02:30:00", "2024-03-31 02:30:00"])
     found, valid = to_microseconds(texts.cast(kind), None, "Europe/Berlin")
     assert valid.all()
