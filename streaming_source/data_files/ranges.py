@@ -108,14 +108,15 @@ class LoggedFile:
 
     def block_of(self, row: int) -> tuple[int, int]:
         """Return the number of the block that has a row, and the first row of that block. O(blocks)."""
+        if len(self.blocks.rows) == 1:
+            return 0, 0
         ends = np.cumsum(self.blocks.rows)
         block = int(np.searchsorted(ends, row, side="right"))
         return block, int(ends[block - 1]) if block else 0
 
     def range_of(self, first: int, stop: int) -> FileRange:
         """Return the range of these rows of the file, one or more. O(blocks)."""
-        ends = np.cumsum(self.blocks.rows)
-        blocks = slice(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, stop - 1, side="right") + 1)
+        blocks = slice(self.block_of(first)[0], self.block_of(stop - 1)[0] + 1)
         low_us, high_us = int(self.blocks.valid_min_us[blocks].min()), int(self.blocks.max_us[blocks].max())
         # Where no event time is known there are no bounds.
         bounds = (low_us, high_us) if low_us <= high_us else (NO_TIMESTAMP, MAX_WATERMARK)
