@@ -16,7 +16,7 @@ from tests.rooms import ROOMS
 __all__ = ["Shares"]
 
 _AT_A_TIME = 20
-_WORTH_A_SESSION = 10
+_WORTH_A_SESSION = 6
 """So many tests must be left in a queue for another worker to take half of them."""
 
 
