@@ -311,11 +311,7 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
     def _checkpoint_of(self, checkpoint_id: int) -> FilesCheckpoint:
         self._state = checkpoint_id
         self._opened_files = self._opened_bytes = 0
-        ends = {split_id: log.files[-1].end for split_id, log in self._logs.items()}
-        positions = self._positions
-        finished = [
-            file for one, file in self._open_files.items() if one in ends and positions.get(one, -1) >= ends[one]
-        ]
+        finished = [file for split_id, file in self._open_files.items() if self._is_read(split_id)]
         remembered = self._finished.save(checkpoint_id, finished, self._backlog.lowest, self._newest_ms)
         not_read = filter(self._finished.is_forgotten, (*self._late.values(), *self._left_out.values()))
         latest_us = None if self._order == "eventTime" or self._latest_us == NO_TIMESTAMP else self._latest_us
@@ -330,6 +326,10 @@ class FiniteFileEnumerator(FileSplitEnumerator, QueuedFileEnumerator[ListedFile,
             names_finished=self._names_finished,
             claims=self._claims,
         )
+
+    def _is_read(self, split_id: str) -> bool:
+        log = self._logs.get(split_id)
+        return log is not None and self._positions.get(split_id, -1) >= log.files[-1].end
 
     def expect_finished(self, split_ids: Collection[str]) -> None:
         super().expect_finished(split_ids if self._names_finished else ())

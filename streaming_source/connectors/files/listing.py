@@ -373,7 +373,10 @@ def _is_there(path: str, file: ListedFile) -> bool:
 
 def _leads_up(path: str, directory: str) -> bool:
     """Return whether a directory of the local file system is a link to one above it."""
+    # Most are no links, and each is asked at each look: they are not resolved.
+    if not os.path.islink(path):
+        return False
     target, above = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
-    if leads_up := os.path.islink(path) and f"{above}/".startswith(f"{target.rstrip('/')}/"):
+    if leads_up := f"{above}/".startswith(f"{target.rstrip('/')}/"):
         _log.warning("%s is a link to a directory above it, %s: not followed", directory, target)
     return leads_up

@@ -18,7 +18,7 @@ from streaming_source.api import Boundedness, OptionSet, Source, SourceReaderCon
 from streaming_source.connectors.files.config import FILES_OPTIONS, FilesConfig, files_arguments
 from streaming_source.connectors.files.enumerator import FileSplitEnumerator
 from streaming_source.connectors.files.given_columns import METADATA, partition_schema
-from streaming_source.connectors.files.listing import ListedFile, Lister, list_files
+from streaming_source.connectors.files.listing import ListedDirectory, ListedFile, Lister, list_files
 from streaming_source.connectors.files.split import (
     FilesCheckpoint,
     FilesCheckpointSerializer,
@@ -216,15 +216,15 @@ class FileSource(FilesConfig, Source[FileSplit, FilesCheckpoint]):
     def _layout(self) -> Literal["directory", "file"]:
         if self.split_by != "auto":
             return self.split_by
-        first = StoreRetries().run(
-            lambda: next(
-                (one for one in Lister(self.root).list_changed() if one.files or (one.path and one.is_empty)), None
-            )
-        )
+        first = StoreRetries().run(self._first_directory)
         by_file = self.needs_files or first is None or any(_RANDOM.match(file.name) for file in first.files[:1])
         if by_file:
             _log.info("splitBy = auto: each file is a split, and they are read in the order %s", self.file_order)
         return "file" if by_file else "directory"
+
+    def _first_directory(self) -> ListedDirectory | None:
+        listed = Lister(self.root).list_changed()
+        return next((found for found in listed if found.files or (found.path and found.is_empty)), None)
 
     def names_finished(self, checkpoint: FilesCheckpoint) -> bool:
         """Return where each file is a split, the offset has the marks of those that its micro-batch has finished."""
