@@ -3,8 +3,8 @@
 `nightly.txt` names them, a function or a case of it a line. `python -m tests.nightly` writes it anew, after a run in
 which each test was a context of coverage:
 
-    COVERAGE_RCFILE=tests/nightly.toml python -m coverage run -m pytest tests -p tests.nightly -n 2 -q \\
-        -m "not soak and not browser" && COVERAGE_RCFILE=tests/nightly.toml python -m coverage combine
+    python -m coverage run -m pytest tests -p tests.nightly -n 2 -q -m "not soak and not browser"
+    python -m coverage combine
 
 Each branch is taken by two tests that stay, where two take it; those are chosen that take the most branches in their
 time. Of each function one case stays, unless it takes long. Quick tests stay, and those that draw their input, which
@@ -35,7 +35,8 @@ NAMES: Final = frozenset(_LIST.read_text(encoding="utf-8").splitlines())
 _STAY: Final = ("tests/outside/",)
 """Tests of many hostile values, which take the same branches."""
 
-_MEASURED: Final = Path(__file__).parents[1] / "build" / "nightly"
+_ROOT: Final = Path(__file__).parents[1]
+_MEASURED: Final = _ROOT / "build" / "nightly"
 _TIMES: Final = 2
 _WORTH_S: Final = 0.1
 """What is quicker need not be left out."""
@@ -113,7 +114,7 @@ def main() -> None:
     kept = {test for test, took, stays, _ in lines if stays or took < _WORTH_S} | {
         test for test in on_spark if not is_nightly(test)
     }
-    with sqlite3.connect(_MEASURED / "coverage") as data:
+    with sqlite3.connect(_ROOT / ".coverage") as data:
         contexts = {number: name.strip("|") for number, name in data.execute("select id, context from context")}
         branches = defaultdict[str, set[object]](set)
         for number, *branch in data.execute("select context_id, file_id, fromno, tono from arc"):
