@@ -27,7 +27,7 @@ def test_every_file_that_the_page_names_exists() -> None:
 
 
 def test_each_question_is_answered_by_names_of_files() -> None:
-    assert len(QUESTIONS) == 18
+    assert len(QUESTIONS) == 22
     assert [question for question in QUESTIONS if not files_in(question)] == []
 
 
