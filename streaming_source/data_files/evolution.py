@@ -85,7 +85,8 @@ def check_distinct(path: str, fields: Iterable[pa.Field], *, case_sensitive: boo
         if key in seen:
             raise _ambiguous(path, [seen[key], field.name])
         seen[key] = field.name
-        check_distinct(path, _parts(field.type), case_sensitive=case_sensitive)
+        if parts := _parts(field.type):
+            check_distinct(path, parts, case_sensitive=case_sensitive)
 
 
 def _ambiguous(path: str, names: Sequence[str]) -> SchemaError:

@@ -116,18 +116,15 @@ class LoggedFile:
 
     def range_of(self, first: int, stop: int) -> FileRange:
         """Return the range of these rows of the file, one or more. O(blocks)."""
-        blocks = slice(self.block_of(first)[0], self.block_of(stop - 1)[0] + 1)
-        low_us, high_us = int(self.blocks.valid_min_us[blocks].min()), int(self.blocks.max_us[blocks].max())
+        found = self.blocks
+        block, begin = self.block_of(first)
+        blocks = slice(block, self.block_of(stop - 1)[0] + 1)
+        low_us, high_us = int(found.valid_min_us[blocks].min()), int(found.max_us[blocks].max())
         # Where no event time is known there are no bounds.
         bounds = (low_us, high_us) if low_us <= high_us else (NO_TIMESTAMP, MAX_WATERMARK)
-        return FileRange(self.file, first, stop, self.position + first, self.seek_point(first), *bounds)
-
-    def seek_point(self, row: int) -> SeekPoint | None:
-        """Return where a reader of this row starts; None if the file can only be read from its start."""
-        if self.blocks.offsets is None:
-            return None
-        block, first = self.block_of(row)
-        return SeekPoint(first, self.blocks.offsets[block])
+        # A file without offsets can only be read from its start.
+        seek_point = None if found.offsets is None else SeekPoint(begin, found.offsets[block])
+        return FileRange(self.file, first, stop, self.position + first, seek_point, *bounds)
 
     def parts(self, start: int, stop: int, wanted: EventTimeRange | None) -> list[tuple[int, int]]:
         """Return the rows of the positions `[start, stop)` as runs of blocks that may have `wanted` event times.

@@ -284,14 +284,24 @@ class _ParquetFile(ColumnarFile):
 
     def _as_in_spark(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema in Spark's types, where Arrow has others for the same columns."""
+        types = schema.types
+        # Most files have no others, and their batches are as they were read.
+        self._is_as_in_spark = all(kind.id in _SAME_IN_SPARK or getattr(kind, "tz", None) for kind in types)
+        if self._is_as_in_spark:
+            return schema.remove_metadata()
         described = self._footer.schema
         leaves = map(described.column, range(len(described)))
         # Which groups they are is in no other place; few files have them.
-        self._has_variants = any(map(pa.types.is_nested, schema.types)) and _VARIANT in str(described)
+        self._has_variants = any(map(pa.types.is_nested, types)) and _VARIANT in str(described)
         return pa.schema([field.with_type(_spark_type(field.type, leaves, self._has_variants)) for field in schema])
 
     def _read(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for read in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns):
+        # Threads read a column each: for one alone they cost more than they give.
+        batches = self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=len(columns) > 1)
+        if self._is_as_in_spark:
+            yield from batches
+            return
+        for read in batches:
             schema = pa.schema([self.stored.field(name) for name in read.schema.names])
             if self._has_variants:
                 from streaming_source.data_files.formats.variants import with_variants
@@ -333,6 +343,15 @@ _AS_IN_SPARK: Final[dict[pa.DataType, pa.DataType]] = {
     pa.binary_view(): pa.binary(),
 }
 """Types that Spark has not: it reads unsigned integers as the next wider type."""
+
+_SAME_IN_SPARK: Final = frozenset(
+    kind.id
+    for kind in (
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.date32(), pa.decimal128(1)),
+    )
+)
+"""Types that a column has in Spark if it has them in Arrow. A timestamp with a zone is one as well."""
 
 _TEXT: Final = ("ENUM", "JSON")
 _VARIANT: Final = "(Variant("
