@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate, chain, count, takewhile
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import unquote
 
 from pyarrow import fs
@@ -20,6 +20,8 @@ from pyarrow import fs
 from streaming_source.connectors.tables.commits import Commit, CommitKind, MicroBatch
 from streaming_source.exceptions import MalformedDataError, UnsupportedOperationError
 from streaming_source.from_data import as_json
+
+T = TypeVar("T")
 
 _LOOKED_BACK: Final = 1_000
 """Commits in which the last one of a query, and a RESTORE, is looked for."""
@@ -242,9 +244,16 @@ class LogFiles:
             return written_ns // 1_000_000
 
         versions = range(self.oldest_commit, self.newest + 1)
-        with ThreadPoolExecutor(_READERS) as pool:
-            rising = accumulate(pool.map(time_ms, versions), lambda before, at_ms: max(at_ms, before + 1))
-            return list(zip(versions, rising, strict=True))
+        rising = accumulate(_of_each(versions, time_ms), lambda before, at_ms: max(at_ms, before + 1))
+        return list(zip(versions, rising, strict=True))
+
+
+def _of_each(versions: range, read: Callable[[int], T]) -> list[T]:
+    """Read of each version of a log, on some threads: a task for each of these, as one for a version costs more."""
+    many = -(-len(versions) // _READERS) or 1
+    parts = [versions[first : first + many] for first in range(0, len(versions), many)]
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [*chain.from_iterable(pool.map(lambda part: [*map(read, part)], parts))]
 
 
 def reached_version(filesystem: fs.FileSystem, root: str) -> int:
@@ -281,16 +290,15 @@ def newest_commits(
         start = max(reached_version(filesystem, root), 0)
     later = [] if last is not None else [*takewhile(lambda found: found is not None, map(words_of, count(start + 1)))]
     newest = start + len(later)
-    with ThreadPoolExecutor(_READERS) as pool:
-        before = range(start, start if after is not None else max(start - _LOOKED_BACK, -1), -1)
-        looked = zip(range(newest, -1, -1), chain(reversed(later), pool.map(words_of, before)), strict=False)
-        found, missing = list[Commit](), {*ids}
-        for version, said in looked:
-            if not said or said.isdisjoint([words[0], *(ids[query] for query in missing)]):
-                continue
-            if (commit := read_commit(filesystem, root, version)) is not None:
-                found.append(commit.commit(title))
-                missing = {*ids} if found[-1].restores else missing - {one.query for one in commit.micro_batches}
+    before = range(start, start if after is not None else max(start - _LOOKED_BACK, -1), -1)
+    looked = zip(range(newest, -1, -1), chain(reversed(later), _of_each(before, words_of)), strict=False)
+    found, missing = list[Commit](), {*ids}
+    for version, said in looked:
+        if not said or said.isdisjoint([words[0], *(ids[query] for query in missing)]):
+            continue
+        if (commit := read_commit(filesystem, root, version)) is not None:
+            found.append(commit.commit(title))
+            missing = {*ids} if found[-1].restores else missing - {one.query for one in commit.micro_batches}
     return newest, found
 
 
