@@ -127,7 +127,7 @@ def as_json(text: str | bytes, *, any_number: bool = False) -> Any:
     try:
         if any_number:
             return json.loads(text)
-        return json.loads(text, parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
+        return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -144,6 +144,9 @@ def _finite(text: str) -> float:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_number, parse_int=_integer, parse_float=_finite)
 
 
 def _is_below(root: str, path: str) -> bool:

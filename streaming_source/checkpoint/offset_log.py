@@ -105,6 +105,8 @@ class LoggedBatch:
     ----------
     version : str
         `v1`, or `v2`, in which each source has a name.
+    policy : str
+        The way in which Spark makes one watermark of several: `min` or `max`.
     planned_at_us, watermark_us : int
         Microseconds since the epoch: when it was planned, and Spark's watermark in it, 0 before there is one.
     names : sequence of str
@@ -116,6 +118,7 @@ class LoggedBatch:
     name: str
     version: str
     metadata: str
+    policy: str
     planned_at_us: int
     watermark_us: int
     names: Sequence[str]
@@ -138,7 +141,8 @@ class LoggedBatch:
                 raise ValueError("the name of a source is a path")
             known = as_json(metadata)
             planned_us, watermark_us = (int(known[f"batch{what}Ms"]) * _MS for what in ("Timestamp", "Watermark"))
-            if not isinstance(known.get("conf") or {}, dict):
+            conf = known.get("conf") or {}
+            if not isinstance(conf, dict):
                 raise TypeError("its conf is no object")
         except _DAMAGED as error:
             raise CheckpointError(f"{name} is damaged ({error!r}); {RESTORE}") from None
@@ -147,6 +151,7 @@ class LoggedBatch:
             name=name,
             version=version,
             metadata=metadata,
+            policy=str(conf.get(POLICY, "min")).lower(),
             planned_at_us=planned_us,
             watermark_us=watermark_us,
             names=names,
@@ -159,11 +164,6 @@ class LoggedBatch:
         if self.version == "v2":
             lines = [f"{name}:{line}" for name, line in zip(self.names, lines, strict=True)]
         return "\n".join([self.version, self.metadata, *lines])
-
-    @property
-    def policy(self) -> str:
-        """The way in which Spark makes one watermark of several: `min` or `max`."""
-        return str((as_json(self.metadata).get("conf") or {}).get(POLICY, "min")).lower()
 
     def parsed(self) -> list[Any]:
         """Return the offsets as JSON, None for what is no object: other sources may write any text."""

@@ -20,7 +20,7 @@ from streaming_source.exceptions import CheckpointError
 from streaming_source.from_data import as_place
 from streaming_source.monitoring.causes.answer import advice_on
 from streaming_source.monitoring.causes.rule import Advice
-from streaming_source.monitoring.micro_batch import MicroBatch, late_sources
+from streaming_source.monitoring.micro_batch import CheckpointBatches, MicroBatch, late_sources
 from streaming_source.monitoring.planner_note import PlannerNote, error_of_task, notes_of
 from streaming_source.monitoring.query_advice import (
     on_behind,
@@ -238,8 +238,13 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
     the clock. Raises a `CheckpointError` if it is no checkpoint. A checkpoint does not show whether the query runs.
     The notes of its planners do, on the machine of the driver; elsewhere it does not run if a micro-batch is overdue.
     """
+    return explain_again(CheckpointBatches(path), now_us)
+
+
+def explain_again(checkpoint: CheckpointBatches, now_us: int | None = None) -> ExplainedQuery:
+    """The same from a checkpoint that is read again and again."""
     try:
-        explained = explain_batches(MicroBatch.of_checkpoint(path), now_us)
+        explained = explain_batches(checkpoint.read(), now_us)
         # Times of a damaged offset may be none that a calendar has.
         explained.to_json()
         str(explained)
@@ -248,7 +253,7 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         why = f"its last offsets cannot be explained ({error!r})"
-        raise CheckpointError(f"{path} is damaged: {why}; {RESTORE}") from None
+        raise CheckpointError(f"{checkpoint.path} is damaged: {why}; {RESTORE}") from None
 
 
 def explain_through(path: str, now_us: int | None = None) -> Iterator[tuple[str, ExplainedQuery]]:

@@ -187,11 +187,12 @@ class _Kept:
 class CheckpointBatches:
     """The micro-batches of a checkpoint, read again and again: of those that are as they were, no file is read twice.
 
-    `checkpoint` is as for `OffsetLog`.
+    `path` is as for `OffsetLog`.
     """
 
-    def __init__(self, checkpoint: str) -> None:
-        self._log = OffsetLog(checkpoint)
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._log = OffsetLog(path)
         self._kept: dict[int, _Kept] = {}
 
     @property

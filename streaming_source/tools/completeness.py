@@ -23,7 +23,8 @@ from streaming_source.checkpoint.writer import TableWriters, Writer, declared_wr
 from streaming_source.connectors.tables.commits import NewestMicroBatches
 from streaming_source.data_files.stores import StorageOptions
 from streaming_source.exceptions import OptionError
-from streaming_source.monitoring.explained import explain_checkpoint
+from streaming_source.monitoring.explained import explain_again
+from streaming_source.monitoring.micro_batch import CheckpointBatches
 
 if TYPE_CHECKING:
     from streaming_source.connectors.tables.source import TableSource
@@ -145,7 +146,7 @@ def complete_until(
 
 @dataclass
 class WatchedTable:
-    """A table that is looked at from time to time: what one look has read of its commits the next one does not.
+    """A table that is looked at from time to time: what one look has read of it and its writers the next one does not.
 
     The attributes are the parameters of `complete_until`.
     """
@@ -156,6 +157,7 @@ class WatchedTable:
     delay: timedelta | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     _known: NewestMicroBatches | None = field(default=None, init=False, repr=False)
+    _planned: dict[str, CheckpointBatches] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._others = dict(self.options)
@@ -169,7 +171,8 @@ class WatchedTable:
         self._known = self._newest(writers)
         commits = self._known.commits
         writers.take(SinkCommit(version, [(query, batch)]) for query, (batch, version) in reversed([*commits.items()]))
-        described = tuple(_described(writers.writer(one), claim, commits) for one, claim in writers.claims.current)
+        current = [(writers.writer(one), claim) for one, claim in writers.claims.current]
+        described = tuple(_described(writer, claim, commits, self._planned) for writer, claim in current)
         version = next((version for _, version in commits.values()), None)
         return Completeness(self.table, writers.column, version, known_watermark(writers.claims.until_us), described)
 
@@ -215,18 +218,23 @@ class WatchedTable:
         return NewestMicroBatches(batch, frozenset(queries), dict.fromkeys(queries, (batch, batch)))
 
 
-def _described(writer: Writer, claim: Claim | None, commits: Mapping[str, tuple[int, int]]) -> WriterCompleteness:
+def _described(
+    writer: Writer,
+    claim: Claim | None,
+    commits: Mapping[str, tuple[int, int]],
+    planned: dict[str, CheckpointBatches],
+) -> WriterCompleteness:
     batch, version = commits.get(writer.id, (None, None))
     if batch is None or claim is None or writer.progress(claim.batch) is None:
         why = "it has committed nothing to this table" if batch is None else "its last claim is not known any more"
         return WriterCompleteness(writer.id, writer.checkpoint, batch, version, why=why)
     times = known_watermark(claim.until_us), writer.since_us(claim.batch)
     return WriterCompleteness(
-        writer.id, writer.checkpoint, claim.batch, claim.version, *times, *_why(writer, claim.batch)
+        writer.id, writer.checkpoint, claim.batch, claim.version, *times, *_why(writer, claim.batch, planned)
     )
 
 
-def _why(writer: Writer, batch: int) -> tuple[str, tuple[str, ...]]:
+def _why(writer: Writer, batch: int, planned: dict[str, CheckpointBatches]) -> tuple[str, tuple[str, ...]]:
     """Return why a claim is not further, and the splits that hold it."""
     if (next_us := writer.next_us(batch)) is not None:
         return (
@@ -239,7 +247,9 @@ def _why(writer: Writer, batch: int) -> tuple[str, tuple[str, ...]]:
             (),
         )
     try:
-        reports = [source.report for source in explain_checkpoint(writer.checkpoint).sources]
+        if writer.checkpoint not in planned:
+            planned[writer.checkpoint] = CheckpointBatches(writer.checkpoint)
+        reports = [source.report for source in explain_again(planned[writer.checkpoint]).sources]
     except (AlignmentError, OSError):
         reports = []
     slowest = min(reports, key=lambda report: report.explanation.watermark, default=None)

@@ -11,6 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from streaming_source import complete_until
+from streaming_source.checkpoint.offset_log import LoggedBatch, OffsetLog
 from streaming_source.exceptions import ClaimError, OptionError
 from streaming_source.tools.cli.main import app
 from streaming_source.tools.completeness import Completeness, WatchedTable
@@ -63,6 +64,29 @@ def test_a_micro_batch_without_data_that_does_not_come_is_named(table: tuple[Pat
     assert "is complete until 2026-01-01 02:00:00 UTC by window.end, since" in said
     assert "its next micro-batch claims 2026-01-01 03:00:00 UTC" in said
     assert "noDataMicroBatches" in said
+
+
+def test_a_further_look_reads_no_more_than_is_new_of_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, table = WrittenCheckpoint(tmp_path / "cp"), sink(tmp_path / "table", *range(10))
+    for batch in range(10):
+        written.plan(batch, 0, ours(T0 + batch * SECOND))
+        written.commit(batch)
+    watched, read, whole = WatchedTable(str(table), str(written)), list[int](), OffsetLog.read
+
+    def counted(log: OffsetLog, batch: int) -> LoggedBatch:
+        read.append(batch)
+        return whole(log, batch)
+
+    watched.look()
+    written.plan(10, 0, ours(T0 + 10 * SECOND))
+    written.commit(10)
+    (table / "_spark_metadata/10").write_text("v1\n")
+    first = complete_until(str(table), str(written))
+    monkeypatch.setattr(OffsetLog, "read", counted)
+    assert watched.look() == first
+    assert first.until_us == T0 + 10 * SECOND
+    # Micro-batch 9 tells since when the claim stands.
+    assert {*read} == {9, 10}
 
 
 def test_it_waits_while_the_writer_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
