@@ -242,7 +242,7 @@ def explain_checkpoint(path: str, now_us: int | None = None) -> ExplainedQuery:
 
 
 def explain_again(checkpoint: CheckpointBatches, now_us: int | None = None) -> ExplainedQuery:
-    """The same from a checkpoint that is read again and again."""
+    """Explain a query by a checkpoint that is read again and again: of one look the next reads what is new."""
     try:
         explained = explain_batches(checkpoint.read(), now_us)
         # Times of a damaged offset may be none that a calendar has.
