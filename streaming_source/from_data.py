@@ -127,7 +127,9 @@ def as_json(text: str | bytes, *, any_number: bool = False) -> Any:
     try:
         if any_number:
             return json.loads(text)
-        return _DECODER.decode(text if isinstance(text, str) else text.decode(json.detect_encoding(text)))
+        # As `json.loads` does, which makes a decoder for each text.
+        decoded = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+        return _DECODER.decode(decoded)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from streaming_source.coordinator.group_location import GroupFile
 from streaming_source.data_files.journal import Journal
 from streaming_source.data_files.stores import Root
 from streaming_source.exceptions import CheckpointError, MalformedDataError, OffsetError, SourceError
+from streaming_source.from_data import as_json
 from streaming_source.testing import SourceHarness
 from tests.outside.test_locations import AUDIT, ends_with_a_fix, sent
 from tests.project.test_import_rule import ROOT
@@ -183,3 +185,11 @@ def test_the_objects_of_an_array_are_lines_and_any_other_document_is_one() -> No
 def test_a_version_in_an_offset_that_none_has_written_is_refused_at_once(version: Any) -> None:
     with pytest.raises(OffsetError, match=r"upgrade|has no upgrade"):
         JsonSerializer(RecordSplit).deserialize(version, b"{}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a": "\xc3\xbc"}', b'\xef\xbb\xbf{"a": 1}', '{"a": "\u00fc"}'.encode("utf-16"), b'"\xed\xa0\x80"', "[1, 2.5]"],
+)
+def test_json_in_every_encoding_is_read_as_python_reads_it(text: str | bytes) -> None:
+    assert as_json(text) == json.loads(text)
