@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import numpy as np
 from pyarrow import fs
@@ -28,6 +28,9 @@ from streaming_source.monitoring.micro_batch import CheckpointBatches
 
 if TYPE_CHECKING:
     from streaming_source.connectors.tables.source import TableSource
+
+_Planned: TypeAlias = Callable[[str], CheckpointBatches]
+"""Of each checkpoint of a writer what was read of it, from look to look."""
 
 _END: Final = "9999-12-31T23:59:59.999999Z"
 """The end of time in JSON: all rows have come."""
@@ -157,7 +160,7 @@ class WatchedTable:
     delay: timedelta | str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     _known: NewestMicroBatches | None = field(default=None, init=False, repr=False)
-    _planned: dict[str, CheckpointBatches] = field(default_factory=dict, init=False, repr=False)
+    _planned: _Planned = field(default_factory=lambda: cache(CheckpointBatches), init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._others = dict(self.options)
@@ -222,7 +225,7 @@ def _described(
     writer: Writer,
     claim: Claim | None,
     commits: Mapping[str, tuple[int, int]],
-    planned: dict[str, CheckpointBatches],
+    planned: _Planned,
 ) -> WriterCompleteness:
     batch, version = commits.get(writer.id, (None, None))
     if batch is None or claim is None or writer.progress(claim.batch) is None:
@@ -234,7 +237,7 @@ def _described(
     )
 
 
-def _why(writer: Writer, batch: int, planned: dict[str, CheckpointBatches]) -> tuple[str, tuple[str, ...]]:
+def _why(writer: Writer, batch: int, planned: _Planned) -> tuple[str, tuple[str, ...]]:
     """Return why a claim is not further, and the splits that hold it."""
     if (next_us := writer.next_us(batch)) is not None:
         return (
@@ -247,9 +250,7 @@ def _why(writer: Writer, batch: int, planned: dict[str, CheckpointBatches]) -> t
             (),
         )
     try:
-        if writer.checkpoint not in planned:
-            planned[writer.checkpoint] = CheckpointBatches(writer.checkpoint)
-        reports = [source.report for source in explain_again(planned[writer.checkpoint]).sources]
+        reports = [source.report for source in explain_again(planned(writer.checkpoint)).sources]
     except (AlignmentError, OSError):
         reports = []
     slowest = min(reports, key=lambda report: report.explanation.watermark, default=None)
